@@ -1,0 +1,54 @@
+"""flroute: a chip joins PyTorch as a pip-installable Python package.
+
+>>> import flroute, torch
+>>> with flroute.enable(device="reference") as session:
+...     y = torch.relu(torch.ones(2, 2) @ torch.ones(2, 2))
+>>> y.device
+device(type='fl', index=0)
+"""
+
+from __future__ import annotations
+
+from flroute.activation import activate_if_alone
+from flroute.api import current_device, device, devices, vendors
+from flroute.errors import (
+    CompatibilityError,
+    DeviceError,
+    FallbackError,
+    FlrouteError,
+    KernelResultError,
+    SettingsError,
+    UnknownVendorError,
+    Unsupported,
+    VendorError,
+)
+from flroute.session import Session, enable
+from flroute.vocabulary import Decision, FallbackPolicy, Precision, Reason, Rejection, Route
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CompatibilityError",
+    "Decision",
+    "DeviceError",
+    "FallbackError",
+    "FallbackPolicy",
+    "FlrouteError",
+    "KernelResultError",
+    "Precision",
+    "Reason",
+    "Rejection",
+    "Route",
+    "Session",
+    "SettingsError",
+    "UnknownVendorError",
+    "Unsupported",
+    "VendorError",
+    "current_device",
+    "device",
+    "devices",
+    "enable",
+    "vendors",
+]
+
+activate_if_alone()

@@ -1,0 +1,66 @@
+"""Registering the device with PyTorch, once per process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import torch
+
+from flroute.device import guard, parameters, process_cures, serialization, table, torch_fl
+from flroute.routing import registration
+from flroute.settings import load_settings
+from flroute.torch_compat import register_device, skip_in_dynamo
+
+_lock = threading.RLock()
+_active = False
+
+
+def is_active() -> bool:
+    """Whether ``fl`` is registered."""
+    return _active
+
+
+def activate() -> None:
+    """Register ``fl``; does nothing if it is.
+
+    Raises:
+        CompatibilityError: another package holds PyTorch's slot for out-of-tree devices.
+    """
+    global _active
+    if _active:
+        return
+    with _lock:
+        if _active:
+            return
+        register_device(table.DEVICE_TYPE, torch_fl)
+        registration.register(_route)
+        guard.install()
+        parameters.install()
+        serialization.install()
+        for cure in process_cures.CURES:
+            cure.install()
+        _active = True
+
+
+def _route(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    from flroute.session import router_in_force
+
+    return router_in_force()(op, args, kwargs)
+
+
+skip_in_dynamo(_route)
+
+
+def activate_if_alone() -> bool:
+    """Register ``fl`` unless PyTorch has another accelerator: registering makes ``fl`` the current one, ahead of cuda.
+
+    ``FLROUTE_AUTOLOAD=1`` registers in any case, ``FLROUTE_AUTOLOAD=0`` in none; ``enable()`` registers when needed.
+    """
+    wanted = load_settings().autoload
+    if wanted is None:
+        wanted = not torch.accelerator.is_available()
+    if wanted:
+        activate()
+    return wanted

@@ -1,0 +1,140 @@
+"""The command line: ``flroute demo | devices | ops | doctor``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flroute.errors import FlrouteError
+from flroute.vocabulary import FallbackPolicy
+
+app = typer.Typer(
+    help="Bring a chip to PyTorch, and account for every operator call.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+@app.command()
+def demo(
+    epochs: Annotated[int, typer.Option(min=1, help="How often every image is seen.")] = 12,
+    device: Annotated[str, typer.Option(help="Vendor or device to train on.")] = "reference",
+    fallback: Annotated[
+        FallbackPolicy, typer.Option(help="When only the host can do the work.")
+    ] = FallbackPolicy.ERROR,
+    seed: Annotated[int, typer.Option(help="Decides weights and order of the images.")] = 0,
+    decisions: Annotated[Path, typer.Option(help="File for every decision.")] = Path("demo-decisions.json"),
+) -> None:
+    """Train a small CNN on the host and on a device, and compare."""
+    console = _console()
+    with _errors_in_words():
+        try:
+            import sklearn  # noqa: F401 -- asked for before anything is trained
+        except ModuleNotFoundError:
+            _fail("the demo's images come with scikit-learn: pip install 'flroute[demo]'")
+        from flroute.demo import run
+
+        kept = run(
+            device=device, fallback=fallback.value, epochs=epochs, seed=seed, decisions=decisions, console=console
+        )  # fmt: skip
+    raise typer.Exit(0 if kept else 1)
+
+
+@app.command()
+def devices(as_json: JsonOption = False) -> None:
+    """List every device of every vendor."""
+    with _errors_in_words():
+        import flroute
+
+        found = flroute.devices()
+    if as_json:
+        _print_json([{"device": d.name, "vendor_device": d.vendor_device, **asdict(d.facts)} for d in found])
+        return
+    table = _table("device", "vendor's name", "product", "memory")
+    for device in found:
+        memory = f"{device.facts.total_memory / 2**30:.1f} GiB"
+        table.add_row(device.name, device.vendor_device, device.facts.name, memory)
+    _console().print(table)
+
+
+@app.command()
+def ops(
+    vendor: Annotated[str | None, typer.Option(help="One vendor instead of all.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the ops each vendor has a kernel for, best candidate first."""
+    with _errors_in_words():
+        from flroute import registry
+
+        loaded = registry.load()
+        vendors = [loaded.vendor(vendor).name] if vendor else list(loaded.vendors)
+    rows = [
+        (op, f"{name}/{kernel.name}", [str(dtype).removeprefix("torch.") for dtype in kernel.dtypes])
+        for name in vendors
+        for op, kernels in sorted(loaded.kernels[name].items())
+        for kernel in kernels
+    ]
+    if as_json:
+        _print_json([{"op": op, "kernel": kernel, "dtypes": dtypes} for op, kernel, dtypes in rows])
+        return
+    table = _table("op", "kernel", "dtypes")
+    for op, kernel, dtypes in rows:
+        table.add_row(op, kernel, ", ".join(dtypes) or "any")
+    console = _console()
+    console.print(table)
+    console.print(f"{len({op for op, _, _ in rows})} ops, {len(rows)} kernels")
+
+
+@app.command()
+def doctor(as_json: JsonOption = False) -> None:
+    """Say what is installed, what failed to load, and what to do about it."""
+    from flroute.doctor import diagnose
+
+    diagnosis = diagnose()
+    if as_json:
+        _print_json(diagnosis.to_dict())
+    else:
+        _console().print(diagnosis)
+    raise typer.Exit(0 if diagnosis.healthy else 1)
+
+
+def _console() -> Console:
+    """Where there is no terminal, lines are kept whole enough for names."""
+    console = Console()
+    return console if console.is_terminal else Console(width=160)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _print_json(value: object) -> None:
+    typer.echo(json.dumps(value, indent=1))
+
+
+@contextmanager
+def _errors_in_words() -> Iterator[None]:
+    """flroute's own errors say what to do next; a traceback would bury that."""
+    try:
+        yield
+    except FlrouteError as error:
+        _fail(str(error))
+
+
+def _fail(message: str) -> None:
+    typer.secho(f"error: {message}", err=True, fg=typer.colors.RED)
+    raise typer.Exit(2)

@@ -1,0 +1,190 @@
+"""Device tensors out of DLPack capsules: any address, any device index, exact accounting.
+
+DLPack has a device code for out-of-tree devices, kDLExtDev, which PyTorch maps to PrivateUse1. numpy exports an
+array (``ndarray.__dlpack__``), the capsule is relabelled, PyTorch imports it: a real, strided, reference-counted
+tensor on ``fl``. The array dies when the last alias of the tensor's storage does.
+
+numpy's deleter (array_dlpack_deleter in numpy/_core/src/multiarray/dlpack.c) drops a reference to the array, under the
+GIL, and does nothing once the interpreter has ended. What must happen when a tensor dies therefore hangs on the *array's*
+death, a weakref callback or ``Block.__del__``: CPython sets a pending exception aside for these. A ctypes deleter would
+swallow it: tensors die while the error of a kernel unwinds through PyTorch's C++.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from flroute.device.address_space import BASE, MEMORY
+from flroute.device.dtypes import CARRIERS, DLPACK_CODES, NUMPY_CARRIERS
+from flroute.device.table import Device, MemoryStats
+from flroute.errors import CompatibilityError
+from flroute.torch_compat import HOST_KEYS, from_dlpack
+
+_KDL_EXT_DEV = 12
+_CAPSULE_POINTER_AT = 16  # PyCapsule (Objects/capsule.c): object header, then the pointer
+_DEVICE_AT = 8  # DLTensor (dlpack.h): data, {device type, device id}, ndim, dtype
+_DTYPE_AT = 20
+
+_read_word = struct.Struct("Q").unpack_from
+_write_word = struct.Struct("Q").pack_into
+_write_half = struct.Struct("I").pack_into
+
+
+def _check_capsule_layout() -> None:
+    capsule = np.zeros(1).__dlpack__()
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    if _read_word(MEMORY, id(capsule) + _CAPSULE_POINTER_AT - BASE)[0] != pointer(capsule, b"dltensor"):
+        raise CompatibilityError(
+            "this Python lays out capsules in a way flroute does not know; use CPython 3.10 or newer with the GIL"
+        )
+
+
+_check_capsule_layout()
+
+
+class Block(np.ndarray[Any, Any]):
+    """An array over memory that numpy does not own, and what is to happen when it is no longer used."""
+
+    stats: MemoryStats
+    accounted: int
+    owner: Any
+
+    def __del__(self) -> None:
+        stats = self.stats
+        stats.allocated -= self.accounted
+        stats.blocks -= 1
+        release = getattr(self.owner, "release", None)
+        if release is not None:
+            release()
+
+
+class VendorBlock:
+    """Memory that a vendor allocated, to be given back when its tensor dies."""
+
+    __slots__ = ("address", "device", "nbytes")
+
+    def __init__(self, device: Device, address: int, nbytes: int) -> None:
+        self.device, self.address, self.nbytes = device, address, nbytes
+
+    def release(self) -> None:
+        """Give the memory back to the vendor."""
+        self.device.memory.free(self.device.vendor_index, self.address, self.nbytes)
+
+
+_counted: dict[int, tuple[weakref.ref[Any], MemoryStats, int]] = {}
+_weakref = weakref.ref
+
+
+def _array_died(reference: weakref.ref[Any], counted: Any = _counted) -> None:
+    _, stats, nbytes = counted.pop(id(reference))
+    stats.allocated -= nbytes
+    stats.blocks -= 1
+
+
+def tensor_from_array(device: Device, array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """A tensor on ``device`` that takes over a numpy array which owns its memory.
+
+    Args:
+        array: of a dtype PyTorch has, strides not negative.
+    """
+    capsule = array.__dlpack__()
+    _write_word(
+        MEMORY, _read_word(MEMORY, id(capsule) + _CAPSULE_POINTER_AT - BASE)[0] + _DEVICE_AT - BASE,
+        _KDL_EXT_DEV | device.index << 32,
+    )  # fmt: skip
+    nbytes = array.nbytes
+    reference = _weakref(array, _array_died)
+    stats = device.stats
+    _counted[id(reference)] = (reference, stats, nbytes)
+    stats.blocks += 1
+    allocated = stats.allocated = stats.allocated + nbytes
+    if allocated > stats.peak:
+        stats.peak = allocated
+    return from_dlpack(capsule)  # type: ignore[no-any-return]
+
+
+def tensor_at(
+    device: Device,
+    address: int,
+    shape: Sequence[int],
+    strides: Sequence[int] | None,
+    dtype: torch.dtype,
+    nbytes: int,
+    owner: Any,
+) -> torch.Tensor:
+    """A tensor on ``device`` over memory that ``owner`` keeps alive.
+
+    Args:
+        address: of the first element; the host need not be able to read it.
+        shape: sizes in elements.
+        strides: in elements, not negative; ``None`` for row-major.
+        dtype: any dtype PyTorch has but quantized ones.
+        nbytes: bytes to account for, while any alias of the tensor lives.
+        owner: dropped when the last alias dies; a ``VendorBlock`` is also released.
+    """
+    carrier = NUMPY_CARRIERS.get(dtype)
+    if carrier is None:
+        return _tensor_of_unusual_dtype(device, address, shape, strides, dtype, nbytes, owner)
+    if strides is None:
+        array = Block(shape, carrier, MEMORY, address - BASE)
+    else:
+        itemsize = carrier.itemsize
+        array = Block(shape, carrier, MEMORY, address - BASE, [itemsize * stride for stride in strides])
+    stats = array.stats = device.stats
+    array.accounted = nbytes
+    array.owner = owner
+    stats.blocks += 1
+    allocated = stats.allocated = stats.allocated + nbytes
+    if allocated > stats.peak:
+        stats.peak = allocated
+    capsule = array.__dlpack__()
+    header = _read_word(MEMORY, id(capsule) + _CAPSULE_POINTER_AT - BASE)[0] - BASE
+    _write_word(MEMORY, header + _DEVICE_AT, _KDL_EXT_DEV | device.index << 32)
+    _write_half(MEMORY, header + _DTYPE_AT, DLPACK_CODES[dtype])
+    return from_dlpack(capsule)  # type: ignore[no-any-return]
+
+
+def _tensor_of_unusual_dtype(
+    device: Device,
+    address: int,
+    shape: Sequence[int],
+    strides: Sequence[int] | None,
+    dtype: torch.dtype,
+    nbytes: int,
+    owner: Any,
+) -> torch.Tensor:
+    """A dtype that DLPack cannot carry travels as unsigned integers of its width, then its view changes the dtype."""
+    if strides is None:
+        strides = row_major(shape)
+    flat = tensor_at(device, address, (span_of(shape, strides),), None, CARRIERS[dtype.itemsize], nbytes, owner)
+    typed = torch.ops.aten.view.dtype.redispatch(HOST_KEYS, flat, dtype)
+    return torch.ops.aten.as_strided.default.redispatch(HOST_KEYS, typed, shape, strides)  # type: ignore[no-any-return]
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a contiguous tensor, as PyTorch computes them (a size of 0 counts as 1)."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def span_of(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements between the first and the last one, both included; 0 for an empty tensor.
+
+    Example:
+        >>> span_of((2, 3), (10, 1))
+        13
+    """
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))

@@ -1,0 +1,142 @@
+"""The devices of this process: which index is whose, and which one is current.
+
+Indices are dealt out once, when the first device is needed, and stay fixed for the life of the process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from flroute.device.memory import DeviceFacts, Memory
+from flroute.errors import DeviceError
+
+DEVICE_TYPE = "fl"
+
+
+@dataclass(slots=True)
+class MemoryStats:
+    """Bytes of live tensors on one device. Every update is one statement, which CPython does not interrupt."""
+
+    allocated: int = 0
+    peak: int = 0
+    blocks: int = 0
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device.
+
+    Attributes:
+        index: 0 for ``fl:0``.
+        vendor: name of the vendor it belongs to.
+        vendor_index: the vendor's own index.
+        facts: name, memory and the like.
+        memory: how its memory works.
+        stats: bytes in use.
+    """
+
+    index: int
+    vendor: str
+    vendor_index: int
+    facts: DeviceFacts
+    memory: Memory = field(repr=False)
+    stats: MemoryStats = field(repr=False, default_factory=MemoryStats)
+
+    @property
+    def name(self) -> str:
+        """PyTorch's name, ``fl:0``."""
+        return f"{DEVICE_TYPE}:{self.index}"
+
+    @property
+    def vendor_device(self) -> str:
+        """The vendor's name for it, ``reference:0``."""
+        return f"{self.vendor}:{self.vendor_index}"
+
+    @property
+    def torch_device(self) -> torch.device:
+        """As PyTorch knows it."""
+        return torch.device(DEVICE_TYPE, self.index)
+
+
+_source: Callable[[], Sequence[Device]] | None = None
+_devices: tuple[Device, ...] | None = None
+_lock = threading.RLock()
+_current = threading.local()
+
+
+def set_source(source: Callable[[], Sequence[Device]]) -> None:
+    """Say where devices come from; the registry calls this when it is imported."""
+    global _source
+    _source = source
+
+
+def devices() -> tuple[Device, ...]:
+    """All devices, in index order. The first call loads the vendors."""
+    global _devices
+    if _devices is None:
+        with _lock:
+            if _devices is None:
+                _devices = tuple(_source()) if _source is not None else ()
+    return _devices
+
+
+def append(more: Sequence[Device]) -> tuple[Device, ...]:
+    """Number more devices after those there are."""
+    global _devices
+    with _lock:
+        _devices = (*devices(), *more)
+    return tuple(more)
+
+
+def device_at(index: int) -> Device:
+    """The device with this index.
+
+    Raises:
+        DeviceError: there is none; the message lists those there are.
+    """
+    known = devices()
+    if 0 <= index < len(known):
+        return known[index]
+    listing = ", ".join(f"{d.name} ({d.vendor_device})" for d in known) or "none: no vendor brings a device"
+    raise DeviceError(f"device {DEVICE_TYPE}:{index} does not exist. Devices in this process: {listing}")
+
+
+def device_count() -> int:
+    """How many devices there are."""
+    return len(devices())
+
+
+def current_index() -> int:
+    """Index of this thread's current device, which a bare ``"fl"`` means."""
+    return getattr(_current, "index", 0)
+
+
+def set_current_index(index: int) -> None:
+    """Make a device current in this thread.
+
+    Raises:
+        DeviceError: no such device.
+    """
+    if index:
+        device_at(index)
+    _current.index = index
+
+
+def to_index(device: torch.device | int | str | None) -> int:
+    """The index a device argument means; ``None`` and a bare ``"fl"`` mean the current device.
+
+    Raises:
+        DeviceError: the device is of another type or does not exist.
+    """
+    if device is None:
+        return current_index()
+    if isinstance(device, int):
+        return device_at(device).index
+    device = torch.device(device)
+    if device.type != DEVICE_TYPE:
+        raise DeviceError(f"expected a device of type {DEVICE_TYPE!r}, got {str(device)!r}")
+    return current_index() if device.index is None else device_at(device.index).index

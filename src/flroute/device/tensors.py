@@ -1,0 +1,167 @@
+"""Making device tensors, and seeing device memory from the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from flroute.device.capsule import VendorBlock, row_major, span_of, tensor_at, tensor_from_array
+from flroute.device.dtypes import QUANTIZED, TORCH_DTYPES
+from flroute.device.memory import DeviceArray
+from flroute.device.table import DEVICE_TYPE, Device, device_at
+from flroute.errors import DeviceError
+from flroute.torch_compat import HOST_KEYS, host_storage_at
+
+_set_storage = torch.ops.aten.set_.source_Storage_storage_offset
+
+
+def is_on_device(value: Any) -> bool:
+    """Whether ``value`` is a tensor on an ``fl`` device."""
+    return isinstance(value, torch.Tensor) and value.device.type == DEVICE_TYPE
+
+
+def empty_strided(
+    device: Device, shape: Sequence[int], strides: Sequence[int] | None, dtype: torch.dtype
+) -> torch.Tensor:
+    """An uninitialised tensor.
+
+    Args:
+        shape: sizes in elements.
+        strides: in elements; ``None`` for row-major.
+
+    Raises:
+        torch.OutOfMemoryError: the vendor's memory is full.
+        DeviceError: a quantized dtype, which lives on the host only.
+    """
+    refuse_quantized(dtype)
+    span = span_of(shape, row_major(shape) if strides is None else strides)
+    nbytes = span * dtype.itemsize
+    block = allocate(device, nbytes)
+    return tensor_at(device, block.address, shape, strides, dtype, nbytes, block)
+
+
+def allocate(device: Device, nbytes: int) -> VendorBlock:
+    """A block of device memory, released when its owner drops it.
+
+    Raises:
+        torch.OutOfMemoryError: says how much was asked for and how much is in use.
+    """
+    size = max(nbytes, 1)
+    try:
+        return VendorBlock(device, device.memory.allocate(device.vendor_index, size), size)
+    except MemoryError as error:
+        raise torch.OutOfMemoryError(
+            f"{device.name} ({device.vendor_device}) is out of memory: asked for {size} bytes, "
+            f"{device.stats.allocated} of {device.facts.total_memory} are in use by {device.stats.blocks} tensors. "
+            f"Free tensors or use a smaller batch. The vendor said: {error}"
+        ) from error
+
+
+def refuse_quantized(dtype: torch.dtype) -> None:
+    """Quantized tensors carry a quantizer that only PyTorch's own backends can make."""
+    if dtype in QUANTIZED:
+        raise DeviceError(
+            f"{dtype} tensors cannot live on {DEVICE_TYPE!r}: PyTorch keeps quantizers on its own backends. "
+            f"Keep the tensor on the host, or move it dequantized: tensor.dequantize().to({DEVICE_TYPE!r})"
+        )
+
+
+def adopt_host(device: Device, host: torch.Tensor) -> torch.Tensor:
+    """A device tensor with the values and strides of ``host``; shares its memory where the device can, else copies.
+
+    The caller gives ``host`` up: it must be nobody else's.
+    """
+    refuse_quantized(host.dtype)
+    if host.is_conj():
+        return adopt_host(device, host.conj()).conj()
+    if host.is_neg():
+        return torch.ops.aten._neg_view.default.redispatch(HOST_KEYS, adopt_host(device, host.resolve_neg().neg()))
+    if not device.memory.host_visible:
+        return upload(device, host)
+    shape, strides = host.shape, host.stride()
+    nbytes = span_of(shape, strides) * host.dtype.itemsize
+    return tensor_at(device, host.data_ptr(), shape, strides, host.dtype, nbytes, host)
+
+
+def upload(device: Device, host: torch.Tensor) -> torch.Tensor:
+    """A copy of ``host`` on ``device``, with its strides."""
+    shape, strides = host.shape, host.stride()
+    made = empty_strided(device, shape, strides, host.dtype)
+    nbytes = span_of(shape, strides) * host.dtype.itemsize
+    if nbytes:
+        device.memory.copy_from_host(device.vendor_index, host.data_ptr(), made.data_ptr(), nbytes)
+    return made
+
+
+def to_device(host: torch.Tensor, index: int = 0) -> torch.Tensor:
+    """A copy of a host tensor on ``fl:index``, with its strides."""
+    return upload(device_at(index), host.detach().resolve_conj().resolve_neg())
+
+
+def adopt_array(device: Device, result: Any) -> torch.Tensor:
+    """A device tensor out of what a kernel returned: a numpy array, a numpy scalar, or a ``DeviceArray``.
+
+    An array that does not own its memory may be a view of an argument, whose memory it does not keep alive: it is copied.
+    """
+    if isinstance(result, DeviceArray):
+        return _adopt_device_array(device, result)
+    array = np.asarray(result)
+    if not owns_its_memory(array) or min(array.strides, default=0) < 0:
+        array = array.copy()
+    return tensor_from_array(device, array)
+
+
+def owns_its_memory(array: np.ndarray[Any, Any]) -> bool:
+    """Whether the array, or the array it is a view of, allocated its memory itself."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        array, base = base, base.base
+    return base is None and bool(array.flags.owndata)
+
+
+def _adopt_device_array(device: Device, result: DeviceArray) -> torch.Tensor:
+    nbytes = span_of(result.shape, result.strides) * result.dtype.itemsize
+    block = VendorBlock(device, result.address, max(nbytes, 1))
+    return tensor_at(device, result.address, result.shape, result.strides, result.dtype, nbytes, block)
+
+
+def host_alias(tensor: torch.Tensor) -> torch.Tensor:
+    """A host tensor over the memory of a host-visible device tensor, which must outlive it. Lazy bits are kept."""
+    storage = tensor.untyped_storage()
+    return restrided(host_storage_at(storage.data_ptr(), storage.nbytes()), tensor, tensor.storage_offset())
+
+
+def restrided(storage: torch.UntypedStorage, like: torch.Tensor, offset: int) -> torch.Tensor:
+    """A host tensor over ``storage`` with the dtype, shape, strides and lazy bits of ``like``."""
+    host = torch.empty(0, dtype=like.dtype)
+    _set_storage.redispatch(HOST_KEYS, host, storage, offset, like.shape, like.stride())
+    if like.is_conj():
+        host = host.conj()
+    if like.is_neg():
+        host = torch.ops.aten._neg_view.default.redispatch(HOST_KEYS, host)
+    return host
+
+
+def point_at(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    """Make ``tensor`` use the storage, offset, shape and strides of ``other`` (metadata only)."""
+    _set_storage.redispatch(
+        HOST_KEYS, tensor, other.untyped_storage(), other.storage_offset(), other.shape, other.stride()
+    )
+
+
+def view_of_storage(tensor: torch.Tensor, like: torch.Tensor, offset: int) -> torch.Tensor:
+    """A device tensor over the storage of ``tensor`` with the dtype, shape and strides of ``like``."""
+    made = torch.ops.aten.alias.default.redispatch(HOST_KEYS, tensor)
+    if made.dtype != like.dtype:
+        made = torch.ops.aten.view.dtype.redispatch(HOST_KEYS, _as_bytes(made), like.dtype)
+    return torch.ops.aten.as_strided.default.redispatch(HOST_KEYS, made, like.shape, like.stride(), offset)  # type: ignore[no-any-return]
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    flat = torch.ops.aten.as_strided.default.redispatch(
+        HOST_KEYS, tensor, (tensor.untyped_storage().nbytes() // tensor.dtype.itemsize,), (1,), 0
+    )
+    return torch.ops.aten.view.dtype.redispatch(HOST_KEYS, flat, torch.uint8)  # type: ignore[no-any-return]

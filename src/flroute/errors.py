@@ -1,0 +1,57 @@
+"""Every error flroute raises on its own account.
+
+Each says what happened, to which op, tensor and device, why, and what to do next. An error raised by a
+kernel is the kernel's: it reaches the caller unchanged, with a note (PEP 678) that names the op.
+"""
+
+from __future__ import annotations
+
+
+class FlrouteError(RuntimeError):
+    """The root of flroute's own errors."""
+
+
+class CompatibilityError(FlrouteError, ImportError):
+    """This PyTorch lacks something flroute relies on, or another package owns the device slot."""
+
+
+class SettingsError(FlrouteError, ValueError):
+    """A setting has an unknown name or value; the message names the file and line, or the variable."""
+
+
+class UnknownVendorError(FlrouteError, LookupError):
+    """No loaded vendor has this name."""
+
+
+class DeviceError(FlrouteError):
+    """A device that does not exist, or tensors on different devices in one call."""
+
+
+class VendorError(FlrouteError):
+    """A vendor package broke a rule: plugin, hook, definition, and the rule broken."""
+
+    def __init__(self, plugin: str, hook: str, definition: str, rule: str) -> None:
+        self.plugin, self.hook, self.definition, self.rule = plugin, hook, definition, rule
+        super().__init__(
+            f"vendor plugin {plugin!r}, hook {hook!r}: {rule}\n  definition: {definition}"
+        )
+
+
+class KernelResultError(FlrouteError):
+    """A kernel returned the wrong number of results, or one of a wrong shape, dtype or device."""
+
+
+class FallbackError(FlrouteError):
+    """Only the host could do the work, and the session's policy is ``fallback="error"``."""
+
+
+class Unsupported(FlrouteError):
+    """Raised by a kernel, before it has written anything, for a case it does not serve.
+
+    The router records the reason and tries the next candidate.
+
+    Example:
+        >>> def gelu(x, *, approximate="none"):
+        ...     if approximate != "none":
+        ...         raise Unsupported("only approximate='none'")
+    """

@@ -1,0 +1,50 @@
+"""Hook specifications: all a plugin in the entry-point group ``flroute`` can implement.
+
+A plugin is any object, usually a module, whose functions are marked with ``flroute.vendor.hookimpl``.
+Hooks run when a vendor is loaded or a route is resolved, never per call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import pluggy
+
+if TYPE_CHECKING:
+    from flroute.vendor import Kernel, Vendor
+    from flroute.vocabulary import Decision
+
+PROJECT = "flroute"
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec
+def flroute_vendors() -> Iterable[Vendor]:  # type: ignore[empty-body]
+    """The vendors this package brings, each with its devices, memory and kernels."""
+
+
+@hookspec
+def flroute_kernels(vendor: str) -> Iterable[Kernel]:  # type: ignore[empty-body]
+    """More kernels for ``vendor``, placed before the vendor's own."""
+
+
+@hookspec(firstresult=True)
+def flroute_candidate_order(op: str, device: str, candidates: Sequence[str]) -> Sequence[str] | None:
+    """Reorder the candidate kernels of ``op``; the first plugin that answers decides.
+
+    Args:
+        op: ``aten::mm``.
+        device: ``fl:0``.
+        candidates: kernel names such as ``reference/numpy:mm``, in the present order.
+
+    Returns:
+        A reordering or a subset of ``candidates``, or ``None`` to leave the order to others.
+    """
+
+
+@hookspec
+def flroute_decision_taken(decision: Decision) -> None:
+    """Observe a decision when it is first taken."""

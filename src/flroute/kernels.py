@@ -1,0 +1,117 @@
+"""Kernels: plain named functions that write the math, and what is said about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any, TypeVar
+
+import torch
+
+from flroute.vocabulary import Precision
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MARK = "__flroute_kernels__"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A function that computes one op, with the conditions under which it may be chosen.
+
+    Attributes:
+        op: the overload it computes, ``aten::add.Tensor``; ``aten::gelu`` names the default overload.
+        function: takes the op's arguments with arrays in place of tensors and returns new arrays; for an
+            op that writes to its arguments (``aten::copy_``) it writes them in place and returns nothing.
+        implementation: ``numpy`` in the name ``reference/numpy:add``.
+        dtypes: dtypes every tensor argument must have; empty means any.
+        layouts: ``("contiguous",)`` to be chosen only when every tensor argument is; empty means any.
+        when: a predicate on the op's arguments (tensors, not arrays): ``True``, ``False``, or a string
+            that says why not. It may read dtype and device, shapes and strides, never data.
+        precision: how exact the kernel is.
+    """
+
+    op: str
+    function: Callable[..., Any]
+    implementation: str = "python"
+    dtypes: tuple[torch.dtype, ...] = ()
+    layouts: tuple[str, ...] = ()
+    when: Callable[..., bool | str] | None = None
+    precision: Precision = Precision.HIGHEST
+
+    @property
+    def name(self) -> str:
+        """``numpy:add``; with the vendor before it, the kernel's full name."""
+        return f"{self.implementation}:{self.function.__name__}"
+
+
+def kernel(
+    *ops: str,
+    dtypes: Iterable[str] = (),
+    layouts: Iterable[str] = (),
+    when: Callable[..., bool | str] | None = None,
+    precision: str = "highest",
+) -> Callable[[F], F]:
+    """Mark a function as the kernel of one or more ops.
+
+    The op's schema supplies the calling convention: a kernel of ``aten::add.Tensor`` also serves
+    ``aten::add_.Tensor`` and ``aten::add.out``.
+
+    Args:
+        ops: overloads the function computes, such as ``"aten::add.Tensor"``.
+        dtypes: PyTorch dtype names that every tensor argument must have; empty for any.
+        layouts: ``("contiguous",)`` to demand row-major arguments.
+        when: predicate on the op's arguments; see ``Kernel.when``.
+        precision: ``"highest"``, ``"high"`` or ``"medium"``.
+
+    Raises:
+        ValueError: no op, or an unknown dtype, layout or precision.
+
+    Example:
+        >>> import numpy as np
+        >>> @kernel("aten::neg", dtypes=("float32",))
+        ... def negate(x):
+        ...     return np.negative(x)
+    """
+    if not ops:
+        raise ValueError("kernel() needs the op it computes, such as 'aten::add.Tensor'")
+    layouts = tuple(layouts)
+    if unknown := set(layouts) - {"contiguous"}:
+        raise ValueError(f"kernel() knows the layout 'contiguous', not {sorted(unknown)}")
+    facts: dict[str, Any] = {
+        "dtypes": tuple(_dtype(name) for name in dtypes),
+        "layouts": layouts,
+        "when": when,
+        "precision": Precision(precision),
+    }
+
+    def mark(function: F) -> F:
+        kernels = [Kernel(op=op, function=function, **facts) for op in ops]
+        setattr(function, _MARK, [*getattr(function, _MARK, ()), *kernels])
+        return function
+
+    return mark
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"kernel() got the dtype {name!r}; PyTorch has no torch.{name}")
+    return dtype
+
+
+def collect_kernels(*modules: ModuleType, implementation: str) -> tuple[Kernel, ...]:
+    """All kernels marked in ``modules``, in the order of definition.
+
+    Args:
+        modules: modules whose own functions were marked with ``kernel``.
+        implementation: the word between vendor and function in a kernel's name.
+    """
+    return tuple(
+        replace(found, implementation=implementation)
+        for module in modules
+        for function in vars(module).values()
+        if getattr(function, "__module__", None) == module.__name__
+        for found in getattr(function, _MARK, ())
+    )

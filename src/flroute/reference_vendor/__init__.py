@@ -1,0 +1,66 @@
+"""The reference vendor: two devices made of the host's own memory, with kernels in numpy.
+
+It is an ordinary vendor package, found through its entry point, and uses nothing of flroute but
+``flroute.vendor``. A kernel here is the shortest right way to say in numpy what an op computes; its
+accuracy is PyTorch's own or better.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from flroute.reference_vendor import (
+    activations,
+    comparison,
+    convolution,
+    copy,
+    elementwise,
+    embedding,
+    foreach,
+    losses,
+    matmul,
+    normalization,
+    pooling,
+    reductions,
+    softmax,
+)
+from flroute.vendor import DeviceFacts, HostMemory, Vendor, collect_kernels, hookimpl
+
+VERSION = "0.1.0"
+
+MODULES = (
+    elementwise,
+    activations,
+    comparison,
+    reductions,
+    matmul,
+    convolution,
+    pooling,
+    softmax,
+    losses,
+    normalization,
+    embedding,
+    foreach,
+    copy,
+)
+
+
+def _device() -> DeviceFacts:
+    return DeviceFacts(
+        name="Reference (host CPU)",
+        total_memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        multi_processor_count=os.cpu_count() or 1,
+    )
+
+
+@hookimpl
+def flroute_vendors() -> Iterator[Vendor]:
+    """Two devices that share the host's memory and cores, so that moves between devices can be tried."""
+    yield Vendor(
+        name="reference",
+        version=VERSION,
+        devices=(_device(), _device()),
+        memory=HostMemory(),
+        kernels=collect_kernels(*MODULES, implementation="numpy"),
+    )

@@ -1,0 +1,237 @@
+"""Convolution in one to three dimensions: patches unfolded into a matrix, then one product per group.
+
+Three primitives serve convolution, transposed convolution and the gradients of both, since each is one
+of the others seen from another side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from flroute.reference_vendor.support import FLOATS, Array, Result, accurate_sum, narrow, quiet
+from flroute.vendor import Unsupported, kernel
+
+_ALL_IMAGES = (slice(None), slice(None))  # batch and channels, in either order
+
+
+@dataclass(frozen=True)
+class Window:
+    """How the kernel moves over an image: one number per spatial dimension."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    def output(self, image: Sequence[int], kernel_size: Sequence[int]) -> tuple[int, ...]:
+        """Spatial size of the result of a convolution."""
+        sizes = zip(image, kernel_size, self.stride, self.padding, self.dilation, strict=True)
+        return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes)
+
+    def inside(self, offset: Sequence[int], output: Sequence[int]) -> tuple[slice, ...]:
+        """Where, in padded images, one element of the kernel meets each position of the output."""
+        steps = zip(offset, output, self.stride, self.dilation, strict=True)
+        return (*_ALL_IMAGES, *(slice(o * d, o * d + (n - 1) * s + 1, s) for o, n, s, d in steps))
+
+    def interior(self, image: Sequence[int]) -> tuple[slice, ...]:
+        """Where, in padded images, the images themselves lie."""
+        return (*_ALL_IMAGES, *(slice(p, p + n) for p, n in zip(self.padding, image, strict=True)))
+
+
+def _window(
+    x: Array,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Window:
+    spatial = x.ndim - 2
+    if spatial not in (1, 2, 3):
+        raise Unsupported(f"convolution of an input with {x.ndim} dimensions")
+
+    def each(values: Sequence[int]) -> tuple[int, ...]:
+        return tuple(values) if len(values) == spatial else tuple(values) * spatial
+
+    window = Window(each(stride), each(padding), each(dilation), groups)
+    if min(window.stride) < 1 or min(window.dilation) < 1 or min(window.padding) < 0 or groups < 1:
+        raise Unsupported(f"convolution with {window}")
+    return window
+
+
+def _patches(x: Array, kernel_size: tuple[int, ...], window: Window) -> Result:
+    """Unfold ``x`` (N, C, *image) into (groups, C / groups * kernel elements, N * output positions)."""
+    batch, channels, *image = x.shape
+    if any(window.padding):
+        grown = [n + 2 * p for n, p in zip(image, window.padding, strict=True)]
+        padded = np.zeros((batch, channels, *grown), x.dtype)
+        padded[window.interior(image)] = x
+        x = padded
+    output = window.output(image, kernel_size)
+    across = x.strides[2:]
+    view = as_strided(
+        x,
+        (channels, *kernel_size, batch, *output),
+        (
+            x.strides[1],
+            *(step * d for step, d in zip(across, window.dilation, strict=True)),
+            x.strides[0],
+            *(step * s for step, s in zip(across, window.stride, strict=True)),
+        ),
+        writeable=False,
+    )
+    rows = channels // window.groups * prod(kernel_size)
+    return view.reshape(window.groups, rows, batch * prod(output))
+
+
+def _by_group(x: Array, groups: int) -> Result:
+    """Turn (N, C, *image) into (groups, C / groups, N * image)."""
+    channels = x.shape[1]
+    return np.moveaxis(x, 1, 0).reshape(groups, channels // groups, x.size // channels)
+
+
+def _by_batch(matrix: Array, batch: int, image: Sequence[int]) -> Result:
+    """Undo ``_by_group``; the result is contiguous."""
+    groups, channels, _ = matrix.shape
+    return np.ascontiguousarray(np.moveaxis(matrix.reshape(groups * channels, batch, *image), 0, 1))
+
+
+def _correlate(x: Array, weight: Array, window: Window) -> Result:
+    """The convolution itself: ``weight`` is (out channels, in channels / groups, *kernel)."""
+    kernel_size = weight.shape[2:]
+    columns = _patches(x, kernel_size, window)
+    rows = weight.reshape(window.groups, weight.shape[0] // window.groups, columns.shape[1])
+    return _by_batch(np.matmul(rows, columns), x.shape[0], window.output(x.shape[2:], kernel_size))
+
+
+def _spread(gradient: Array, weight: Array, image: Sequence[int], window: Window) -> Result:
+    """Gradient of ``_correlate`` for its input, an image of the given size."""
+    batch, _, *output = gradient.shape
+    kernel_size = weight.shape[2:]
+    channels = weight.shape[1] * window.groups
+    rows = weight.reshape(window.groups, weight.shape[0] // window.groups, -1)
+    columns = np.matmul(rows.transpose(0, 2, 1), _by_group(gradient, window.groups))
+    columns = columns.reshape(channels, *kernel_size, batch, *output)
+    grown = [n + 2 * p for n, p in zip(image, window.padding, strict=True)]
+    padded = np.zeros((channels, batch, *grown), gradient.dtype)
+    for offset in product(*map(range, kernel_size)):
+        padded[window.inside(offset, output)] += columns[(slice(None), *offset)]
+    return np.ascontiguousarray(np.moveaxis(padded[window.interior(image)], 0, 1))
+
+
+def _weight_gradient(x: Array, gradient: Array, weight: Array, window: Window) -> Result:
+    """Gradient of ``_correlate`` for its weight."""
+    columns = _patches(x, weight.shape[2:], window)
+    rows = _by_group(gradient, window.groups)
+    return np.matmul(rows, columns.transpose(0, 2, 1)).reshape(weight.shape)
+
+
+@kernel("aten::convolution", "aten::convolution_overrideable", dtypes=FLOATS)
+@quiet
+def convolution(
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Result:
+    window = _window(x, stride, padding, dilation, groups)
+    _check_shapes(x, weight, bias, window, transposed)
+    if transposed:
+        image = _transposed_size(x.shape[2:], weight.shape[2:], window, output_padding)
+        result = _spread(x, weight, image, window)
+    else:
+        result = _correlate(x, weight, window)
+    if bias is not None:
+        result += bias.reshape(-1, *(1,) * (x.ndim - 2))
+    return result
+
+
+def _transposed_size(
+    image: Sequence[int], kernel_size: Sequence[int], window: Window, output_padding: Sequence[int]
+) -> tuple[int, ...]:
+    extra = tuple(output_padding) if len(output_padding) == len(image) else tuple(output_padding) * len(image)
+    size = tuple(
+        (n - 1) * s - 2 * p + d * (k - 1) + e + 1
+        for n, k, s, p, d, e in zip(
+            image, kernel_size, window.stride, window.padding, window.dilation, extra, strict=True
+        )
+    )
+    if window.output(size, kernel_size) != tuple(image) or min(size) < 1 or min(extra) < 0:
+        raise Unsupported(f"transposed convolution of {tuple(image)} to {size}")
+    return size
+
+
+def _check_shapes(x: Array, weight: Array, bias: Array | None, window: Window, transposed: bool) -> None:
+    """Raise Unsupported for shapes that do not belong together: PyTorch's message says it best."""
+    fit = weight.ndim == x.ndim and x.size > 0 and weight.size > 0 and weight.shape[0] % window.groups == 0
+    if fit and transposed:
+        outputs = weight.shape[1] * window.groups
+        fit = weight.shape[0] == x.shape[1]
+    elif fit:
+        outputs = weight.shape[0]
+        fit = weight.shape[1] * window.groups == x.shape[1]
+        fit = fit and min(window.output(x.shape[2:], weight.shape[2:])) > 0
+    if not fit or (bias is not None and bias.shape != (outputs,)):
+        raise Unsupported(f"convolution of {x.shape} by {weight.shape} in {window.groups} groups")
+
+
+@kernel("aten::convolution_backward", dtypes=FLOATS)
+@quiet
+def convolution_backward(
+    gradient: Array,
+    x: Array,
+    weight: Array,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[Array | None, Array | None, Array | None]:
+    window = _window(x, stride, padding, dilation, groups)
+    _check_shapes(x, weight, None, window, transposed)
+    wants_input, wants_weight, wants_bias = output_mask
+    for_input = for_weight = for_bias = None
+    if transposed:
+        if wants_input:
+            for_input = _correlate(gradient, weight, window)
+        if wants_weight:
+            for_weight = _weight_gradient(gradient, x, weight, window)
+    else:
+        if wants_input:
+            for_input = _spread(gradient, weight, x.shape[2:], window)
+        if wants_weight:
+            for_weight = _weight_gradient(x, gradient, weight, window)
+    if wants_bias:
+        for_bias = narrow(accurate_sum(gradient, (0, *range(2, gradient.ndim))), gradient)
+    return for_input, for_weight, for_bias
+
+
+@kernel("aten::convolution_backward_overrideable", dtypes=FLOATS)
+def convolution_backward_overrideable(
+    gradient: Array,
+    x: Array,
+    weight: Array,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[Array | None, Array | None, Array | None]:
+    return convolution_backward(
+        gradient, x, weight, None, stride, padding, dilation, transposed, output_padding, groups, output_mask
+    )

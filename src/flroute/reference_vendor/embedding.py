@@ -1,0 +1,51 @@
+"""Embedding tables: rows picked by index, and the sum of gradients back into them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flroute.reference_vendor.support import (
+    Array,
+    Result,
+    check_indices,
+    float_values_long_index,
+    quiet,
+)
+from flroute.vendor import Unsupported, kernel
+
+
+@kernel("aten::embedding", when=float_values_long_index)
+def embedding(
+    weight: Array,
+    indices: Array,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Result:
+    if weight.ndim != 2:
+        raise Unsupported(f"an embedding table of shape {weight.shape}")
+    check_indices(indices, weight.shape[0], "index out of range in self")
+    return weight[indices]
+
+
+@kernel("aten::embedding_dense_backward", when=float_values_long_index)
+@quiet
+def embedding_dense_backward(
+    gradient: Array, indices: Array, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+) -> Result:
+    flat = indices.reshape(-1)
+    check_indices(flat, num_weights, "index out of range in self")
+    width = gradient.shape[-1]
+    table = np.zeros((num_weights, width), gradient.dtype)
+    if flat.size == 0 or width == 0:
+        return table
+    # Equal indices side by side, so that each row is one sum over a stretch, in double precision.
+    order = np.argsort(flat, kind="stable")
+    rows, starts, counts = np.unique(flat[order], return_index=True, return_counts=True)
+    sums = np.add.reduceat(gradient.reshape(-1, width)[order], starts, axis=0, dtype=np.float64)
+    if scale_grad_by_freq:
+        sums /= counts[:, None]
+    table[rows] = sums
+    if 0 <= padding_idx < num_weights:
+        table[padding_idx] = 0
+    return table

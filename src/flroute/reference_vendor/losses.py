@@ -1,0 +1,152 @@
+"""Losses. ``reduction`` is PyTorch's number for it: 0 keeps every element, 1 is the mean, 2 the sum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from flroute.reference_vendor.support import (
+    FLOATS,
+    Array,
+    Result,
+    accurate_sum,
+    float_values_long_index,
+    narrow,
+    quiet,
+    wide,
+)
+from flroute.vendor import Unsupported, kernel
+
+NONE, MEAN, SUM = 0, 1, 2
+
+
+def _picked(
+    x: Array, target: Array, weight: Array | None, ignore_index: int
+) -> tuple[Array, Array, Array, Array]:
+    """For class probabilities ``x``: rows, classes, their weights, and which targets count.
+
+    Classes run along axis 1 (axis 0 without a batch). The result is flat: one element per target.
+    """
+    classes = x.shape[0] if x.ndim == 1 else x.shape[1]
+    flat = target.reshape(-1)
+    counts = np.not_equal(flat, ignore_index)
+    wrong = flat[counts & ((flat < 0) | (flat >= classes))]
+    if wrong.size:
+        raise IndexError(f"Target {wrong[0]} is out of bounds.")
+    chosen = np.where(counts, flat, 0)
+    weights = np.ones(flat.shape) if weight is None else wide(weight)[chosen]
+    return np.arange(flat.size), chosen, np.where(counts, weights, 0.0), counts
+
+
+def _rows(x: Array) -> Result:
+    """``x`` as (targets, classes): one row per target, in the target's order."""
+    if x.ndim == 1:
+        return x[None]
+    return np.moveaxis(x, 1, -1).reshape(-1, x.shape[1])
+
+
+def _check_target(x: Array, target: Array, weight: Array | None) -> None:
+    expected = x.shape[:1] + x.shape[2:] if x.ndim > 1 else target.shape
+    classes = x.shape[:1] if x.ndim == 1 else x.shape[1:2]
+    if target.shape != expected or target.size == 0 or 0 in x.shape or (x.ndim == 1 and target.size != 1):
+        raise Unsupported(f"a target of shape {target.shape} for an input of shape {x.shape}")
+    if weight is not None and weight.shape != classes:
+        raise Unsupported(f"a weight of shape {weight.shape} for {classes[0]} classes")
+
+
+@kernel("aten::nll_loss_forward", "aten::nll_loss2d_forward", when=float_values_long_index)
+@quiet
+def nll_loss(
+    x: Array, target: Array, weight: Array | None, reduction: int, ignore_index: int
+) -> tuple[Any, Any]:
+    _check_target(x, target, weight)
+    rows, classes, weights, counts = _picked(x, target, weight, ignore_index)
+    losses = np.where(counts, -weights * _rows(x)[rows, classes], 0.0)
+    if reduction == NONE and x.ndim > 1:
+        return narrow(losses.reshape(target.shape), x), np.zeros((), x.dtype)
+    total_weight = accurate_sum(weights)
+    loss = accurate_sum(losses)
+    if reduction == MEAN:
+        loss = loss / total_weight
+    return narrow(loss, x), narrow(total_weight, x)
+
+
+def _float_values_long_target(
+    gradient: torch.Tensor, x: torch.Tensor, target: torch.Tensor, *_: Any
+) -> bool | str:
+    return float_values_long_index(x, target)
+
+
+@kernel("aten::nll_loss_backward", "aten::nll_loss2d_backward", when=_float_values_long_target)
+@quiet
+def nll_loss_backward(
+    gradient: Array,
+    x: Array,
+    target: Array,
+    weight: Array | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Array,
+) -> Result:
+    _check_target(x, target, weight)
+    rows, classes, weights, counts = _picked(x, target, weight, ignore_index)
+    scale = -weights * wide(gradient).reshape(-1)
+    if reduction == MEAN:
+        scale = scale / wide(total_weight)
+    flat = np.zeros(_rows(x).shape, x.dtype)
+    flat[rows, classes] = np.where(counts, scale, 0.0)
+    if x.ndim <= 2:
+        return flat.reshape(x.shape)
+    return np.ascontiguousarray(np.moveaxis(flat.reshape(*target.shape, x.shape[1]), -1, 1))
+
+
+def _reduced(losses: Array, reduction: int, like: Array) -> Any:
+    if reduction == NONE:
+        return narrow(losses, like)
+    total = accurate_sum(losses)
+    return narrow(np.true_divide(total, losses.size) if reduction == MEAN else total, like)
+
+
+@kernel("aten::mse_loss", dtypes=FLOATS)
+@quiet
+def mse_loss(x: Array, target: Array, reduction: int = MEAN) -> Any:
+    return _reduced(np.square(np.subtract(x, target, dtype=np.float64)), reduction, x)
+
+
+@kernel("aten::mse_loss_backward", dtypes=FLOATS)
+@quiet
+def mse_loss_backward(gradient: Array, x: Array, target: Array, reduction: int) -> Result:
+    difference = np.subtract(x, target, dtype=np.float64)
+    scale = 2.0 / difference.size if reduction == MEAN else 2.0
+    return narrow(difference * scale * gradient, x)
+
+
+@kernel("aten::binary_cross_entropy", dtypes=FLOATS)
+@quiet
+def binary_cross_entropy(x: Array, target: Array, weight: Array | None = None, reduction: int = MEAN) -> Any:
+    if x.shape != target.shape or not _within_unit(x):
+        raise Unsupported("probabilities outside of 0 to 1, or another shape than the target's")
+    probability = wide(x)
+    # PyTorch keeps logarithms above -100, so that a certain and wrong guess costs a finite amount.
+    right = np.maximum(np.log(probability), -100)
+    wrong = np.maximum(np.log1p(-probability), -100)
+    losses = (target - 1.0) * wrong - target * right
+    return _reduced(losses if weight is None else losses * weight, reduction, x)
+
+
+def _within_unit(x: Array) -> bool:
+    return bool(np.all((x >= 0) & (x <= 1)))
+
+
+@kernel("aten::binary_cross_entropy_backward", dtypes=FLOATS)
+@quiet
+def binary_cross_entropy_backward(
+    gradient: Array, x: Array, target: Array, weight: Array | None = None, reduction: int = MEAN
+) -> Result:
+    probability = wide(x)
+    result = gradient * (probability - target) / np.maximum((1 - probability) * probability, 1e-12)
+    if weight is not None:
+        result = result * weight
+    return narrow(result / x.size if reduction == MEAN else result, x)

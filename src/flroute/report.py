@@ -1,0 +1,269 @@
+"""The report of a session: its decisions as a table for terminals and notebooks, and as a file."""
+
+from __future__ import annotations
+
+import html
+import io
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flroute.vocabulary import Decision, Route
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SCHEMA_VERSION = 1
+
+_STYLES = {Route.NATIVE: "green", Route.FALLBACK: "bold yellow", Route.DECOMPOSED: "cyan"}
+_ORDERS: dict[str, Callable[[Decision], Any]] = {
+    "calls": lambda d: -d.calls,
+    "seconds": lambda d: -(d.seconds or 0.0),
+    "bytes": lambda d: -(d.bytes_to_host + d.bytes_to_device),
+    "op": lambda d: d.op,
+}
+
+
+@dataclass(frozen=True)
+class Total:
+    """What all decisions of one route add up to; ``seconds`` is ``None`` when nothing was timed."""
+
+    ops: int
+    calls: int
+    seconds: float | None
+
+
+class Report:
+    """What a session did: printed as a table, rendered in a notebook, written as JSON.
+
+    Args:
+        decisions: the session's decisions.
+        device: the session's device, ``fl:0``.
+        settings: the settings in force, for the record.
+        trace_path: where every call was written, if it was.
+
+    Example:
+        >>> add = Decision("aten::add.Tensor", Route.NATIVE, "acme/asm:add", "fl:0", Reason.MATCHED, calls=3)
+        >>> erf = Decision("aten::erf", Route.FALLBACK, None, "fl:0", Reason.NO_KERNEL, calls=1)
+        >>> report = Report([add, erf], device="fl:0")
+        >>> report.native_share
+        0.75
+        >>> [decision.op for decision in report.fallbacks]
+        ['aten::erf']
+    """
+
+    def __init__(
+        self,
+        decisions: Sequence[Decision],
+        *,
+        device: str,
+        settings: Mapping[str, Any] | None = None,
+        trace_path: str | None = None,
+    ) -> None:
+        self.decisions = tuple(decisions)
+        self.device = device
+        self.settings = dict(settings or {})
+        self.trace_path = trace_path
+
+    @property
+    def native_share(self) -> float | None:
+        """Calls that a vendor computed, as a share of all calls that computed something; ``None`` without any.
+
+        Computing calls are those of the routes ``native`` and ``fallback``. Views, copies and host calls compute
+        nothing on the device, and a decomposed call is counted by its parts, which are calls of their own.
+        """
+        native = self.calls(Route.NATIVE)
+        computed = native + self.calls(Route.FALLBACK)
+        return native / computed if computed else None
+
+    @property
+    def fallbacks(self) -> list[Decision]:
+        """Decisions whose work the host did."""
+        return [decision for decision in self.decisions if decision.route == Route.FALLBACK]
+
+    @property
+    def bytes_to_host(self) -> int:
+        """Bytes copied from the device."""
+        return sum(decision.bytes_to_host for decision in self.decisions)
+
+    @property
+    def bytes_to_device(self) -> int:
+        """Bytes copied to the device."""
+        return sum(decision.bytes_to_device for decision in self.decisions)
+
+    @property
+    def totals(self) -> dict[Route, Total]:
+        """Ops, calls and seconds of each route that occurred."""
+        return {
+            route: Total(len({d.op for d in chosen}), sum(d.calls for d in chosen), _seconds(chosen))
+            for route in Route
+            if (chosen := [decision for decision in self.decisions if decision.route == route])
+        }
+
+    def calls(self, route: Route | str) -> int:
+        """How many calls took ``route``."""
+        return sum(decision.calls for decision in self.decisions if decision.route == route)
+
+    def rows(self) -> list[Decision]:
+        """The lines of the table: decisions that differ in dtypes and shapes only, added up."""
+        groups: dict[tuple[Any, ...], list[Decision]] = {}
+        for d in self.decisions:
+            groups.setdefault((d.op, d.route, d.kernel, d.device, d.reason, d.detail), []).append(d)
+        return [
+            replace(
+                group[0],
+                calls=sum(d.calls for d in group),
+                seconds=_seconds(group),
+                bytes_to_host=sum(d.bytes_to_host for d in group),
+                bytes_to_device=sum(d.bytes_to_device for d in group),
+            )
+            for group in groups.values()
+        ]
+
+    def sorted_by(self, key: str) -> Report:
+        """The same report with its decisions sorted.
+
+        Args:
+            key: ``"calls"``, ``"seconds"`` or ``"bytes"``, the largest first, or ``"op"``, by name.
+
+        Raises:
+            ValueError: another key.
+        """
+        if key not in _ORDERS:
+            raise ValueError(f"a report is sorted by {', '.join(_ORDERS)}, not by {key!r}")
+        decisions = sorted(self.decisions, key=_ORDERS[key])
+        return Report(decisions, device=self.device, settings=self.settings, trace_path=self.trace_path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, in types that JSON has."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "device": self.device,
+            "settings": {name: _plain(value) for name, value in self.settings.items()},
+            "trace_path": self.trace_path,
+            "native_share": self.native_share,
+            "bytes_to_host": self.bytes_to_host,
+            "bytes_to_device": self.bytes_to_device,
+            "totals": {str(route): asdict(total) for route, total in self.totals.items()},
+            "decisions": [_plain(asdict(decision)) for decision in self.decisions],
+        }
+
+    def to_json(self, path: str | os.PathLike[str]) -> Path:
+        """Write ``to_dict()`` to ``path`` and return it; missing directories are made."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        return target
+
+    def summary(self) -> list[str]:
+        """The report in a few lines of text."""
+        lines = [f"device {self.device}: {_count(sum(d.calls for d in self.decisions), 'call')}"]
+        lines += [
+            f"  {route}: {_count(total.calls, 'call')} of {_count(total.ops, 'op')}{_in_words(total.seconds)}"
+            for route, total in self.totals.items()
+        ]
+        share = self.native_share
+        lines.append("native share: " + ("nothing was computed" if share is None else _percent(share)))
+        lines.append(
+            f"bytes moved: {self.bytes_to_device:,} to the device, {self.bytes_to_host:,} to the host"
+        )
+        if self.trace_path:
+            lines.append(f"every call is in {self.trace_path}")
+        return lines
+
+    def __rich__(self) -> RenderableType:
+        from rich import box
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title="Decisions", title_justify="left", box=box.SIMPLE_HEAD)
+        for name in _COLUMNS:
+            table.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")
+        for row in self.rows():
+            table.add_row(*(Text(cell) for cell in _cells(row)), style=_STYLES.get(row.route, "dim"))
+        return Group(table, *(Text(line) for line in self.summary()))
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        text = io.StringIO()
+        Console(file=text, width=_width(), color_system=None).print(self)
+        return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """The table for a notebook."""
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in _COLUMNS)
+        body = "".join(
+            f'<tr class="flroute-{row.route}">'
+            + "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(row))
+            + "</tr>"
+            for row in self.rows()
+        )
+        summary = "<br>".join(html.escape(line) for line in self.summary())
+        return (
+            '<div class="flroute-report"><table>'
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{summary}</p></div>"
+        )
+
+
+_COLUMNS = ("op", "route", "kernel", "calls", "time", "reason")
+_NUMBERS = frozenset({"calls", "time"})
+
+
+def _cells(row: Decision) -> tuple[str, ...]:
+    reason = f"{row.reason}: {row.detail}" if row.detail else str(row.reason)
+    return (row.op, str(row.route), row.kernel or "", f"{row.calls:,}", _time(row.seconds), reason)
+
+
+def _seconds(decisions: Sequence[Decision]) -> float | None:
+    timed = [decision.seconds for decision in decisions if decision.seconds is not None]
+    return sum(timed) if timed else None
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.2f} ms"
+
+
+def _in_words(seconds: float | None) -> str:
+    return "" if seconds is None else f" in {_time(seconds)}"
+
+
+def _percent(share: float) -> str:
+    """``100.0%`` only when it is all: 0.99999 reads as 99.9%.
+
+    Example:
+        >>> _percent(1.0), _percent(0.99999)
+        ('100.0%', '99.9%')
+    """
+    return f"{int(share * 1000) / 10:.1f}%"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}" + ("" if number == 1 else "s")
+
+
+def _width() -> int:
+    """The terminal's columns, and enough of them to keep names whole where there is no terminal."""
+    try:
+        return max(os.get_terminal_size().columns, 80)
+    except OSError:
+        return 160
+
+
+def _plain(value: Any) -> Any:
+    """Enums as their words, tuples as lists: what comes back from JSON equals what went in."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return str(value)

@@ -1,0 +1,183 @@
+"""The decision log: one tally per distinct decision, counted on the hot path, rendered when asked."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+import structlog
+import torch
+
+from flroute.vocabulary import Decision, Reason, Rejection, Route
+
+SCHEMA_VERSION = 1
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+
+Key = tuple[str, Route, "str | None", str, Reason, str, tuple[Rejection, ...], tuple[str, ...]]
+
+
+class Tally:
+    """A decision being counted. ``tick()`` counts a call: atomic, and cheaper than an attribute update under a lock."""
+
+    __slots__ = (
+        "_count", "bytes_to_device", "bytes_to_host", "call_site", "extra_calls", "key", "seconds", "shapes", "tick",
+    )  # fmt: skip
+
+    def __init__(self, key: Key, shapes: tuple[tuple[int, ...], ...], call_site: str | None) -> None:
+        self.key, self.shapes, self.call_site = key, shapes, call_site
+        self._count = itertools.count()
+        self.tick: Callable[[], int] = self._count.__next__
+        self.extra_calls = 0
+        self.seconds: float | None = None
+        self.bytes_to_host = self.bytes_to_device = 0
+
+    @property
+    def calls(self) -> int:
+        """How often ``tick`` was called; ``repr`` shows an itertools.count without advancing it."""
+        return int(repr(self._count)[6:-1]) + self.extra_calls
+
+    def decision(self) -> Decision:
+        """The decision as it stands now."""
+        op, route, kernel, device, reason, detail, rejected, dtypes = self.key
+        return Decision(
+            op, route, kernel, device, reason, detail, rejected, dtypes, self.shapes, self.calls, self.seconds,
+            self.bytes_to_host, self.bytes_to_device, self.call_site,
+        )  # fmt: skip
+
+    def add(self, other: Tally) -> None:
+        """Count what ``other`` counted."""
+        self.extra_calls += other.calls
+        self.bytes_to_host += other.bytes_to_host
+        self.bytes_to_device += other.bytes_to_device
+        if other.seconds is not None:
+            self.seconds = (self.seconds or 0.0) + other.seconds
+
+
+class DecisionLog:
+    """All decisions of a session, or of the process outside sessions."""
+
+    def __init__(
+        self, *, warn_on_fallback: bool, trace: str | None, observer: Callable[[Decision], None] | None = None
+    ) -> None:
+        self._tallies: dict[Key, Tally] = {}
+        self._lock = threading.Lock()
+        self._warn = warn_on_fallback
+        self._warned: set[tuple[str, Reason]] = set()
+        self._observer = observer
+        self._trace = Trace(trace) if trace is not None else None
+
+    def tally(self, key: Key, tensors: list[torch.Tensor]) -> Tally:
+        """The tally of this decision; announced when it is first taken."""
+        found = self._tallies.get(key)
+        if found is not None:
+            return found
+        with self._lock:
+            found = self._tallies.get(key)
+            if found is None:
+                shapes = tuple(tuple(t.shape) for t in tensors)
+                found = self._tallies[key] = Tally(key, shapes, call_site())
+                self._announce(found.decision())
+        return found
+
+    def _announce(self, decision: Decision) -> None:
+        fallback = decision.route is Route.FALLBACK
+        if not fallback:
+            log_event("info", decision)
+        elif self._warn and (decision.op, decision.reason) not in self._warned:
+            self._warned.add((decision.op, decision.reason))
+            log_event("warning", decision)
+        if self._trace is not None:
+            self._trace.write("decision", asdict(decision))
+        if self._observer is not None:
+            self._observer(decision)
+
+    def decisions(self) -> list[Decision]:
+        """Every decision that served at least one call, in the order first taken."""
+        return [decision for tally in list(self._tallies.values()) if (decision := tally.decision()).calls]
+
+    def absorb(self, other: DecisionLog) -> None:
+        """Count what an inner session counted."""
+        for key, tally in list(other._tallies.items()):
+            with self._lock:
+                mine = self._tallies.get(key)
+                if mine is None:
+                    mine = self._tallies[key] = Tally(key, tally.shapes, tally.call_site)
+            mine.add(tally)
+
+    def close(self) -> None:
+        """Write the totals to the trace and close it."""
+        if self._trace is not None:
+            for decision in self.decisions():
+                self._trace.write("total", asdict(decision))
+            self._trace.close()
+
+
+class Trace:
+    """A JSONL file: a header with the schema version, each decision when first taken, the totals at the end."""
+
+    def __init__(self, path: str) -> None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        self._file: IO[str] = open(path, "a", encoding="utf-8")  # noqa: SIM115 -- lives as long as the session
+        self.write("header", {"schema_version": SCHEMA_VERSION, "torch": torch.__version__, "time": time.time()})
+
+    def write(self, kind: str, record: dict[str, Any]) -> None:
+        """Append one line, in one write."""
+        self._file.write(json.dumps({"kind": kind, **record}) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def call_site() -> str | None:
+    """``file:line`` of the innermost frame outside PyTorch and flroute."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith((_PACKAGE, _TORCH, "<")):
+            return f"{file}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def log_event(level: str, decision: Decision) -> None:
+    """A structlog event for a first decision.
+
+    A program that configured structlog gets it there; any other gets it on the standard logger ``flroute``, where
+    warnings show on stderr and the rest does not.
+    """
+    fields: dict[str, Any] = {
+        "op": decision.op,
+        "route": str(decision.route),
+        "kernel": decision.kernel,
+        "device": decision.device,
+        "reason": str(decision.reason),
+        "detail": decision.detail,
+        "shapes": decision.shapes,
+        "call_site": decision.call_site,
+    }
+    if structlog.is_configured():
+        logger = structlog.get_logger("flroute")
+    else:
+        logger = structlog.wrap_logger(
+            logging.getLogger("flroute"),
+            processors=[
+                structlog.stdlib.filter_by_level,
+                structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0),
+            ],
+            wrapper_class=structlog.stdlib.BoundLogger,
+        )
+    event = "host fallback" if decision.route is Route.FALLBACK else "route chosen"
+    getattr(logger, level)(event, **fields)

@@ -1,0 +1,207 @@
+"""Calling a vendor kernel as the op's schema says: functional, in place, or with ``out=``.
+
+The author of a kernel writes the math of the functional op; the adapters here supply the calling convention, check the
+first result of each signature against PyTorch's own shape rules, and give results the strides PyTorch would.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from flroute.device.dtypes import NUMPY_CARRIERS, TORCH_DTYPES
+from flroute.device.table import Device
+from flroute.device.tensors import adopt_array, empty_strided
+from flroute.errors import KernelResultError, Unsupported
+from flroute.kernels import Kernel
+from flroute.routing.arrays import lower_argument, lower_for
+from flroute.routing.expected import expected_results
+from flroute.routing.schema import OpFacts, bind, written_tensors
+from flroute.routing.transfers import resize
+
+Invoke = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+StoreTensor = Callable[[torch.Tensor, torch.Tensor], None]
+
+_MAX_SIGNATURES = 1024
+
+
+class Invocation:
+    """One kernel bound to one op and device.
+
+    Args:
+        facts: of the op that is called; the kernel may compute its functional counterpart.
+        kernel: the kernel.
+        name: the kernel's full name, ``reference/numpy:add``.
+        device: where it runs.
+        store: copies one device tensor into another on the same device.
+        debug: check every result, not only the first of each signature.
+    """
+
+    def __init__(
+        self, facts: OpFacts, kernel: Kernel, name: str, device: Device, store: StoreTensor, *, debug: bool
+    ) -> None:
+        self.facts, self.kernel, self.name, self.device = facts, kernel, name, device
+        self._store, self._debug = store, debug
+        self._lower = lower_for(device)
+        self.plain_results = False  # the last results were row-major where PyTorch wants them to be
+        self._expected: dict[Any, list[torch.Tensor | None] | None] = {}
+        self._writes_itself = bool(facts.written) and kernel.op == facts.name
+
+    def adapter(self) -> Invoke:
+        """The way to call the kernel for this op."""
+        if self._writes_itself:
+            return self._run_writing
+        if self.facts.out_names:
+            return self._run_out
+        if self.facts.writes_self:
+            return self._run_inplace
+        return self._run_functional
+
+    # -- the four calling conventions
+
+    def _run_functional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        results, expected = self._results(self.facts.op, args, kwargs)
+        lifted = [None if r is None else self._lift(r, e) for r, e in zip(results, expected, strict=True)]
+        self.plain_results = all(e is not None and e.is_contiguous() for e in expected)
+        return lifted[0] if len(self.facts.op._schema.returns) == 1 else tuple(lifted)
+
+    def _run_inplace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        results, _ = self._results(self.facts.functional, args, kwargs)
+        target = args[0]
+        self._check_fits(results[0], target)
+        self._store(target, adopt_array(self.device, results[0]))
+        return target
+
+    def _run_out(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        names = self.facts.out_names
+        inputs = {name: value for name, value in kwargs.items() if name not in names}
+        results, _ = self._results(self.facts.functional, args, inputs)
+        outs = [kwargs[name] for name in names]
+        made = [adopt_array(self.device, result) for result in results]
+        for out, result in zip(outs, made, strict=True):
+            if not torch.can_cast(result.dtype, out.dtype):
+                raise RuntimeError(
+                    f"result type {result.dtype} of {self.facts.name} can't be cast to the out= tensor's {out.dtype}"
+                )
+        for out, result in zip(outs, made, strict=True):
+            if out.shape != result.shape:
+                _resize_output(out, result, self.facts.name)
+            self._store(out, result)
+        return outs[0] if len(outs) == 1 else tuple(outs)
+
+    def _run_writing(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._call(args, kwargs)
+        returns = self.facts.op._schema.returns
+        if not returns:
+            return None
+        written = written_tensors(self.facts, args, kwargs)
+        return written[0] if len(returns) == 1 else tuple(written)
+
+    # -- parts
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        lower = self._lower
+        arrays = [lower_argument(value, lower) for value in args]
+        named = {name: lower_argument(value, lower) for name, value in kwargs.items()}
+        try:
+            return self.kernel.function(*arrays, **named)
+        except Unsupported:
+            raise
+        except Exception as error:  # the kernel's own error reaches the caller, with a note
+            self.explain(error, args, kwargs)
+            raise
+
+    def _results(
+        self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[list[Any], list[torch.Tensor | None]]:
+        """The kernel's results, checked, and what PyTorch expects of each."""
+        expected = self._expected_of(op, args, kwargs)
+        answer = self._call(args, kwargs)
+        results = list(answer) if isinstance(answer, tuple | list) else [answer]
+        count = len(op._schema.returns)
+        if len(results) != count:
+            raise KernelResultError(f"kernel {self.name} returned {len(results)} results, {op.name()} has {count}")
+        if expected is None:
+            return results, [None] * count
+        for position, (result, want) in enumerate(zip(results, expected, strict=True)):
+            self._check(result, want, position)
+        return results, expected
+
+    def _expected_of(
+        self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[torch.Tensor | None] | None:
+        try:
+            key = (*map(_signature, args), *((name, _signature(value)) for name, value in kwargs.items()))
+            if key in self._expected:
+                return self._expected[key]
+        except TypeError:  # an argument that cannot be hashed
+            return expected_results(op, args, kwargs)
+        if len(self._expected) >= _MAX_SIGNATURES:
+            self._expected.clear()
+        expected = self._expected[key] = expected_results(op, args, kwargs)
+        return expected
+
+    def _check(self, result: Any, want: torch.Tensor | None, position: int) -> None:
+        if result is None or want is None:
+            return
+        if not hasattr(result, "dtype"):
+            raise KernelResultError(f"kernel {self.name} returned {result!r} for {self.facts.name}, not an array")
+        shape, dtype = tuple(result.shape), result.dtype
+        wanted = want.dtype if isinstance(dtype, torch.dtype) else NUMPY_CARRIERS.get(want.dtype)
+        if shape != tuple(want.shape) or dtype != wanted:
+            raise KernelResultError(
+                f"kernel {self.name} returned a wrong result {position} for {self.facts.name} on {self.device.name}: "
+                f"shape {shape}, dtype {dtype}; PyTorch expects shape {tuple(want.shape)}, dtype {want.dtype}. "
+                f"The result was not passed on."
+            )
+
+    def _check_fits(self, result: Any, target: torch.Tensor) -> None:
+        if tuple(result.shape) != tuple(target.shape):
+            raise RuntimeError(
+                f"{self.facts.name}: output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}"
+            )
+        made = TORCH_DTYPES.get(result.dtype, result.dtype)
+        if not torch.can_cast(made, target.dtype):
+            raise RuntimeError(f"{self.facts.name}: result type {made} can't be cast to the desired output type {target.dtype}")
+
+    def _lift(self, result: Any, want: torch.Tensor | None) -> torch.Tensor:
+        made = adopt_array(self.device, result)
+        if want is None or made.stride() == want.stride() or made.numel() < 2:
+            return made
+        if all(size == 1 or a == b for size, a, b in zip(made.shape, made.stride(), want.stride(), strict=True)):
+            return made
+        strided = empty_strided(self.device, want.shape, want.stride(), want.dtype)
+        self._store(strided, made)
+        return strided
+
+    def explain(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note op, kernel and arguments on an error that is the kernel's own."""
+        shapes = ", ".join(
+            f"{name}: {value.dtype} {list(value.shape)}"
+            for name, value in bind(self.facts, args, kwargs).items()
+            if isinstance(value, torch.Tensor)
+        )
+        note = f"raised by kernel {self.name} for {self.facts.name} on {self.device.name} with ({shapes})"
+        if hasattr(error, "add_note"):
+            error.add_note(note)
+
+
+def _signature(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.stride(), value.dtype
+    if isinstance(value, list | tuple):
+        return tuple(_signature(item) for item in value)
+    return value.__class__, value
+
+
+def _resize_output(out: torch.Tensor, result: torch.Tensor, op: str) -> None:
+    if out.numel():
+        warnings.warn(
+            f"An output with one or more elements was resized since it had shape {list(out.shape)}, which does not match "
+            f"the required output shape {list(result.shape)} of {op}. Pass an out= of that shape, or an empty one.",
+            stacklevel=2,
+        )
+    resize(out, list(result.shape))

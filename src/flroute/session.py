@@ -1,0 +1,296 @@
+"""Sessions: ``enable`` puts a device, a policy and a decision log in force, and undoes all of it on every exit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ContextDecorator, ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from flroute import activation, registry
+from flroute.device import table
+from flroute.errors import DeviceError, FlrouteError
+from flroute.report import Report
+from flroute.routing.accounting import DecisionLog
+from flroute.routing.router import Router
+from flroute.settings import Settings, load_settings
+from flroute.torch_compat import dispatch_stack_length, increment_versions, is_overload, outside_dispatch_modes, skip_in_dynamo
+from flroute.vocabulary import Decision, FallbackPolicy, Route
+
+_open: list[Session] = []
+"""Sessions open anywhere in the process, innermost last: threads without one of their own take the last one's policy."""
+
+_lock = threading.Lock()
+_default: Router | None = None
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.modes: list[RoutingMode] = []
+
+
+_thread = _Thread()
+
+
+def router_in_force() -> Router:
+    """The router for calls in this thread: its own session's, else that of the innermost open one, else the process's."""
+    modes = _thread.modes
+    if modes:
+        return modes[-1].router
+    try:
+        return _open[-1].router
+    except IndexError:
+        return process_router()
+
+
+def process_router() -> Router:
+    """The router outside sessions: settings from the environment and files."""
+    global _default
+    if _default is None:
+        with _lock:
+            if _default is None:
+                _default = _make_router(load_settings())
+    return _default
+
+
+def _make_router(settings: Settings) -> Router:
+    def observe(decision: Decision) -> None:
+        registry.load().manager.hook.flroute_decision_taken(decision=decision)
+
+    warn = settings.fallback is FallbackPolicy.WARN
+    return Router(settings, DecisionLog(warn_on_fallback=warn, trace=settings.trace, observer=observe))
+
+
+class RoutingMode(TorchDispatchMode):
+    """Sees every aten call of one thread first, and hands it to the session's router."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Else ``torch.compile`` inside a session would silently run eager."""
+        return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Do not wrap ``__torch_dispatch__``: the wrapper imports Dynamo and costs a third of a call; see below the class."""
+        return False
+
+    def __init__(self, router: Router) -> None:
+        super().__init__()
+        self.router = router
+        self._handlers: dict[Any, Any] = router.mode_table
+        self._beneath = -1
+        self._outer: RoutingMode | None = None
+        self._outer_beneath = -1
+
+    def __enter__(self) -> RoutingMode:
+        modes = _thread.modes
+        depth = dispatch_stack_length()
+        self._outer = modes[-1] if modes else None
+        # Modes of the user's beneath us want to see calls on the device, too: then we pass each call on to them, and the
+        # kernels registered with PyTorch route it. A session beneath steps aside while we are open.
+        sessions_beneath = 0 if self._outer is None else self._outer._beneath + 1
+        self._beneath = depth if depth == sessions_beneath else -1
+        if self._outer is not None:
+            self._outer_beneath, self._outer._beneath = self._outer._beneath, -1
+        super().__enter__()
+        modes.append(self)
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        _thread.modes.remove(self)
+        if self._outer is not None:
+            self._outer._beneath = self._outer_beneath
+        super().__exit__(*exc)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # Other subclasses (fake, functional, ...) are not ours; nor is a call under an infrastructure mode, which sits
+        # beneath us on the stack and must see factories before they allocate.
+        if types or dispatch_stack_length() != self._beneath:
+            return func(*args, **(kwargs or {}))
+        handler = self._handlers.get(func)
+        if handler is None:
+            handler = self._handlers[func] = self._handler(func)
+        return handler(args, kwargs or {})
+
+    def _handler(self, func: Any) -> Any:
+        if not is_overload(func) or func.namespace != "aten":
+            return lambda args, kwargs: func(*args, **kwargs)
+        handler = self.router.handler(func)
+        if self.router.bumps_no_version(func):
+            return lambda args, kwargs: increment_versions(args[0], handler(args, kwargs))
+        return handler
+
+
+skip_in_dynamo(RoutingMode.__torch_dispatch__)
+
+
+class Session(ContextDecorator, AbstractContextManager["Session"]):
+    """What ``enable`` returns: a context manager and decorator, and the record of what happened inside."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.device = resolve_device(settings.device)
+        self.router = _make_router(settings)
+        self._stack: ExitStack | None = None
+
+    def _recreate_cm(self) -> Session:
+        """As a decorator, each call is a session of its own."""
+        return Session(self.settings)
+
+    def __enter__(self) -> Session:
+        if self._stack is not None:
+            raise FlrouteError("this session is already open; nest another one: flroute.enable(...) inside it")
+        with ExitStack() as stack:
+            stack.enter_context(self._listed())
+            stack.enter_context(self._in_this_thread())
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            stack.__exit__(*exc)
+
+    @contextmanager
+    def _listed(self) -> Iterator[None]:
+        with _lock:
+            outer = _open[-1] if _open else None
+            _open.append(self)
+        try:
+            yield
+        finally:
+            with _lock:
+                _open.remove(self)
+            self.router.log.close()
+            if outer is not None:
+                outer.router.log.absorb(self.router.log)
+
+    @contextmanager
+    def _in_this_thread(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(_current(self.device.index))
+            stack.enter_context(RoutingMode(self.router))
+            if self.settings.default_device:
+                stack.enter_context(self.device.torch_device)
+            yield
+
+    def attach(self) -> AbstractContextManager[None]:
+        """A context that gives another thread the whole session: its mode, default device and policy.
+
+        Raises:
+            FlrouteError: the session is not open.
+
+        Example:
+            >>> import flroute, threading, torch
+            >>> with flroute.enable(device="reference") as session:
+            ...     def work():
+            ...         with session.attach():
+            ...             print(torch.ones(2).device)
+            ...     thread = threading.Thread(target=work)
+            ...     thread.start()
+            ...     thread.join()
+            fl:0
+        """
+        if self._stack is None:
+            raise FlrouteError("attach() needs an open session: call it inside `with flroute.enable(...) as session:`")
+        return self._in_this_thread()
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """Every decision so far, in the order first taken."""
+        return self.router.log.decisions()
+
+    @property
+    def fallbacks(self) -> list[Decision]:
+        """Decisions whose route is ``fallback``."""
+        return [decision for decision in self.decisions if decision.route is Route.FALLBACK]
+
+    def report(self) -> Report:
+        """The decisions as a table, with totals."""
+        return Report(self.decisions, device=self.device.name, trace_path=self.settings.trace)
+
+
+def enable(device: str | torch.device | None = None, **settings: Any) -> Session:
+    """Route every op on a vendor's device, inside a ``with`` block or a decorated function.
+
+    Args:
+        device: ``"vendor"``, ``"vendor:1"``, ``"fl:1"`` or a ``torch.device``; the default vendor's first device if absent.
+        settings: ``fallback="warn" | "allow" | "error"``, ``default_device``, ``precision``, ``order``, ``fast_fallback``,
+            ``trace``, ``timing``, ``debug``; see ``flroute.settings.Settings``. Arguments win over ``FLROUTE_*``
+            variables, these over ``flroute.toml`` and ``[tool.flroute]``.
+
+    Returns:
+        A session, to be opened with ``with``.
+
+    Raises:
+        UnknownVendorError: no such vendor; the message lists those there are.
+        DeviceError: no such device.
+        SettingsError: an unknown setting or value.
+
+    Example:
+        >>> import flroute, torch
+        >>> with flroute.enable(device="reference", fallback="error") as session:
+        ...     x = torch.ones(4, 4)
+        ...     y = torch.relu(x @ x)
+        >>> y.device
+        device(type='fl', index=0)
+        >>> session.fallbacks
+        []
+    """
+    if device is not None:
+        settings["device"] = str(device)
+    activation.activate()
+    return Session(load_settings(**settings))
+
+
+def resolve_device(name: str | None) -> table.Device:
+    """The device that ``"vendor"``, ``"vendor:1"``, ``"fl"`` or ``"fl:1"`` means.
+
+    Raises:
+        UnknownVendorError: no such vendor.
+        DeviceError: no such device.
+    """
+    if name is None:
+        name = load_settings().default_vendor
+    kind, _, number = name.partition(":")
+    if number and not number.isdigit():
+        raise DeviceError(f"device {name!r}: after the colon comes a number, as in '{kind}:0'")
+    if kind == table.DEVICE_TYPE:
+        return table.device_at(int(number) if number else table.current_index())
+    registry.load().vendor(kind)
+    of_vendor = [device for device in table.devices() if device.vendor == kind]
+    if int(number or 0) >= len(of_vendor):
+        there = ", ".join(device.vendor_device for device in of_vendor)
+        raise DeviceError(f"vendor {kind!r} has no device {number}; it has: {there}")
+    return of_vendor[int(number or 0)]
+
+
+@contextmanager
+def _current(index: int) -> Iterator[None]:
+    before = table.current_index()
+    table.set_current_index(index)
+    try:
+        yield
+    finally:
+        table.set_current_index(before)
+
+
+def run_backward_outside_modes(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Where PyTorch's device guard could not be patched: take the session's mode off the stack during backward passes.
+
+    An error that leaves a mode inside the autograd engine would end the process (device/guard.py); one that leaves a
+    kernel registered with PyTorch does not, and there the same router decides.
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not _thread.modes:
+            return backward(*args, **kwargs)
+        with outside_dispatch_modes():
+            return backward(*args, **kwargs)
+
+    return run

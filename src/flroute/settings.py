@@ -1,0 +1,364 @@
+"""Settings: from arguments, ``FLROUTE_*`` variables, ``flroute.toml``, and ``[tool.flroute]`` in pyproject.toml.
+
+The first of these that names a setting wins. Nothing is ignored in silence: an unknown name or value is a
+``SettingsError`` that says where it stands. This module does not import PyTorch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from flroute.errors import SettingsError
+from flroute.vocabulary import FallbackPolicy, Precision
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PREFIX = "FLROUTE_"
+
+E = TypeVar("E", bound=Enum)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings in force; ``SETTINGS`` describes each field.
+
+    Attributes:
+        device: the device ``enable`` takes when it is given none.
+        fallback: what happens when only the host can do the work.
+        precision: the least exact kernels that may be chosen.
+        default_device: whether new tensors land on the session's device.
+        fast_fallback: whether the host may work on host-visible memory in place of a copy.
+        order: for each op, the order in which candidates are tried.
+        trace: file that receives every call.
+        timing: whether decisions carry the time spent.
+        debug: whether every result of every kernel is checked.
+        default_vendor: the vendor whose devices come first.
+        autoload: whether a bare ``import torch`` registers the device; ``None`` decides by itself.
+    """
+
+    device: str | None = None
+    fallback: FallbackPolicy = FallbackPolicy.WARN
+    precision: Precision = Precision.HIGHEST
+    default_device: bool = True
+    fast_fallback: bool = True
+    order: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    trace: str | None = None
+    timing: bool = False
+    debug: bool = False
+    default_vendor: str = "reference"
+    autoload: bool | None = None
+
+
+# What each setting may be -----------------------------------------------------------------------------------
+
+
+class _RejectedError(ValueError):
+    """A value a setting does not take; carries the allowed words, for a suggestion."""
+
+    def __init__(self, allowed: str, words: Iterable[str] = ()) -> None:
+        super().__init__(allowed)
+        self.allowed, self.words = allowed, tuple(words)
+
+
+def _word(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise _RejectedError("a non-empty string")
+    return value
+
+
+def _path(value: object) -> str:
+    return _word(os.fspath(value) if isinstance(value, os.PathLike) else value)
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _RejectedError("true or false")
+    return value
+
+
+def _one_of(words: type[E]) -> Callable[[object], E]:
+    def convert(value: object) -> E:
+        try:
+            return words(value)
+        except ValueError:
+            allowed = [str(word.value) for word in words]
+            raise _RejectedError(", ".join(allowed), allowed) from None
+
+    return convert
+
+
+def _order(value: object) -> dict[str, tuple[str, ...]]:
+    allowed = 'for each op a list of candidates, such as {"aten::mm": ["triton", "numpy", "host"]}'
+    if not isinstance(value, Mapping):
+        raise _RejectedError(allowed)
+    for op, candidates in value.items():
+        if not (isinstance(op, str) and "::" in op and _is_list_of_words(candidates)):
+            raise _RejectedError(allowed)
+    return {op: tuple(candidates) for op, candidates in value.items()}
+
+
+def _is_list_of_words(value: object) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(w, str) and w for w in value)
+
+
+_FLAGS = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
+
+
+def _flag_from_text(text: str) -> bool:
+    try:
+        return _FLAGS[text.lower()]
+    except KeyError:
+        raise _RejectedError(", ".join(_FLAGS), _FLAGS) from None
+
+
+def _order_from_text(text: str) -> dict[str, list[str]]:
+    rows = [row.partition("=") for row in text.split(";") if row.strip()]
+    if not all(separator for _, separator, _ in rows):
+        raise _RejectedError("aten::mm=triton,numpy,host with ; between ops")
+    return {op.strip(): [word.strip() for word in words.split(",")] for op, _, words in rows}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting: its name, what it means, and how a value of it is read.
+
+    Attributes:
+        name: the argument, and the key in a file.
+        description: one line for people.
+        convert: a value from an argument or a file to the field's value.
+        from_text: the text of an environment variable to what ``convert`` takes.
+        in_files: whether a file may hold it.
+    """
+
+    name: str
+    description: str
+    convert: Callable[[object], Any]
+    from_text: Callable[[str], object] = str
+    in_files: bool = True
+
+    def parse(self, text: str) -> Any:
+        """The field's value from the text of an environment variable."""
+        return self.convert(self.from_text(text))
+
+    @property
+    def variable(self) -> str:
+        """The environment variable, such as ``FLROUTE_FALLBACK``."""
+        return PREFIX + self.name.upper()
+
+
+SETTINGS: dict[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        Setting("device", 'device of a session: "reference", "reference:1" or "fl:0"', _word),
+        Setting("fallback", "when only the host can do the work: warn, allow or error", _one_of(FallbackPolicy)),
+        Setting("precision", "kernels admitted: highest, high or medium", _one_of(Precision)),
+        Setting("default_device", "new tensors land on the session's device", _flag, _flag_from_text),
+        Setting("fast_fallback", "the host works on host-visible memory without a copy", _flag, _flag_from_text),
+        Setting("order", "candidates of an op, in the order to try them", _order, _order_from_text),
+        Setting("trace", "JSONL file that receives every call", _path),
+        Setting("timing", "measure the time of every call", _flag, _flag_from_text),
+        Setting("debug", "check every result of every kernel", _flag, _flag_from_text),
+        Setting("default_vendor", "vendor whose devices come first", _word),
+        Setting(
+            "autoload", "register the device on a bare `import torch` (read before any file)",
+            _flag, _flag_from_text, in_files=False,
+        ),
+    )
+}  # fmt: skip
+"""The one table of settings: arguments, file keys and environment variables are read through it."""
+
+VARIABLES: dict[str, Setting] = {setting.variable: setting for setting in SETTINGS.values()}
+"""The same settings by environment variable."""
+
+if set(SETTINGS) != {f.name for f in fields(Settings)}:
+    raise TypeError("SETTINGS must describe exactly the fields of Settings")
+
+
+# Loading ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A value, and where it was found, in words: ``flroute.toml:3``, ``FLROUTE_DEVICE`` or ``argument``."""
+
+    value: Any
+    where: str
+
+
+def load_settings(**arguments: Any) -> Settings:
+    """The settings in force here and now.
+
+    Args:
+        arguments: fields of ``Settings``; ``None`` means not given.
+
+    Raises:
+        SettingsError: an unknown name or value, with the file and line or the variable that holds it.
+
+    Example:
+        >>> load_settings(fallback="error").fallback.value
+        'error'
+    """
+    return Settings(**{name: origin.value for name, origin in explain_settings(**arguments).items()})
+
+
+def explain_settings(**arguments: Any) -> dict[str, Origin]:
+    """The settings that are not at their default, each with where it comes from.
+
+    Args:
+        arguments: as for ``load_settings``.
+
+    Raises:
+        SettingsError: as for ``load_settings``.
+    """
+    found: dict[str, Origin] = {}
+    for layer in (_from_files(), _from_environment(), _from_arguments(arguments)):
+        for name, origin in layer.items():
+            if name == "order" and name in found:  # orders of different ops add up
+                found[name] = Origin(
+                    {**found[name].value, **origin.value}, f"{found[name].where}, {origin.where}"
+                )
+            else:
+                found[name] = origin
+    return found
+
+
+def _from_arguments(arguments: Mapping[str, Any]) -> dict[str, Origin]:
+    found = {}
+    for name, value in arguments.items():
+        setting = _known(name, SETTINGS, "argument", "setting")
+        if value is not None:
+            found[name] = Origin(_converted(setting.convert, value, name, f"argument {name}"), "argument")
+    return found
+
+
+def _from_environment() -> dict[str, Origin]:
+    found = {}
+    for variable, text in os.environ.items():
+        if variable.startswith(PREFIX) and text:  # an empty variable counts as not set
+            setting = _known(variable, VARIABLES, "environment", "variable")
+            value = _converted(setting.parse, text, setting.name, f"environment variable {variable}")
+            found[setting.name] = Origin(value, variable)
+    return found
+
+
+def _from_files() -> dict[str, Origin]:
+    """What the nearest directory upward that has a file of ours says; there, flroute.toml wins."""
+    try:
+        start = Path.cwd()
+    except FileNotFoundError:  # the working directory was deleted: no files
+        return {}
+    for directory in (start, *start.parents):
+        own = _read(directory / "flroute.toml", table=())
+        shared = _read(directory / "pyproject.toml", table=("tool", "flroute"))
+        if own is not None or shared is not None:
+            return {**(shared or {}), **(own or {})}
+    return {}
+
+
+def _known(name: str, known: Mapping[str, Setting], where: str, what: str) -> Setting:
+    if name in known:
+        return known[name]
+    listing = ", ".join(known)
+    raise SettingsError(f"{where}: unknown {what} {name!r}.{_suggestion(name, known)} Known: {listing}.")
+
+
+def _converted(convert: Callable[[Any], Any], value: Any, name: str, where: str) -> Any:
+    try:
+        return convert(value)
+    except _RejectedError as error:
+        suggestion = _suggestion(value, error.words) if isinstance(value, str) else ""
+        raise SettingsError(
+            f"{where}: {value!r} is not allowed for {name!r}.{suggestion} Allowed: {error.allowed}."
+        ) from None
+
+
+def _suggestion(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+# Files ------------------------------------------------------------------------------------------------------
+
+
+def _read(path: Path, table: tuple[str, ...]) -> dict[str, Origin] | None:
+    """The settings in one file, or ``None`` if it does not exist or has nothing for us."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return _parse(path, table, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=32)
+def _parse(path: Path, table: tuple[str, ...], _mtime: int, _size: int) -> dict[str, Origin] | None:
+    text = path.read_text(encoding="utf-8")
+    if table and table[-1] not in text:
+        return None
+    found = _dig(_toml(path, text), table)
+    if found is None:
+        return None
+    if not isinstance(found, dict):
+        raise SettingsError(f"{path}:{_line_of(text, table)}: {'.'.join(table)} must be a table of settings.")
+    return {name: _from_file(path, text, (*table, name), value) for name, value in found.items()}
+
+
+def _dig(data: Any, keys: tuple[str, ...]) -> Any:
+    for key in keys:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data
+
+
+def _from_file(path: Path, text: str, keys: tuple[str, ...], value: Any) -> Origin:
+    name = keys[-1]
+    where = f"{path}:{_line_of(text, keys)}"
+    setting = _known(name, SETTINGS, where, "setting")
+    if not setting.in_files:
+        raise SettingsError(
+            f"{where}: {name!r} is needed before any file is read; set the variable {setting.variable} instead."
+        )
+    return Origin(_converted(setting.convert, value, name, where), where)
+
+
+def _toml(path: Path, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        at = re.search(r"line (\d+)", str(error))
+        line = at.group(1) if at else str(text.count("\n") + 1)  # "at end of document" names no line
+        raise SettingsError(f"{path}:{line}: not valid TOML: {error}") from error
+
+
+def _line_of(text: str, keys: tuple[str, ...]) -> int:
+    """The line on which a key is set, however it is spelled: the first statement after which it exists."""
+    lines = text.splitlines()
+    start = 1  # of the statement under way
+    for number in range(1, len(lines) + 1):
+        try:
+            found = _dig(tomllib.loads("\n".join(lines[:number])), keys)
+        except tomllib.TOMLDecodeError:  # inside a statement of several lines
+            continue
+        if found is not None:
+            return start
+        start = number + 1
+    return start

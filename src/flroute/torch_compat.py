@@ -1,0 +1,311 @@
+"""The only file that touches private PyTorch names.
+
+Each name is looked up here, once, with the PyTorch release that is known to have it. A PyTorch that lacks
+one is refused at import with an error that names it, never with an AttributeError later.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.utils.backend_registration as _registration
+from packaging.version import Version
+
+from flroute.errors import CompatibilityError
+
+TESTED = ("2.11", "2.13", "2.14", "2.15")
+OLDEST = Version("2.11")
+
+TORCH_VERSION = Version(torch.__version__)
+
+PRIVATE_NAMES: dict[str, str] = {
+    "torch._C._to_dlpack": "a tensor's DLPack capsule",
+    "torch._C._from_dlpack": "a tensor from a DLPack capsule",
+    "torch._C._construct_storage_from_data_pointer": "a host storage over an address",
+    "torch._C._dispatch_has_kernel_for_dispatch_key": "which ops PyTorch implements for a key",
+    "torch._C._dispatch_get_all_op_names": "every op PyTorch has",
+    "torch._C._len_torch_dispatch_stack": "whether other dispatch modes are active",
+    "torch._C._get_privateuse1_backend_name": "who owns PrivateUse1",
+    "torch._C._current_graph_task_id": "whether autograd runs in this thread",
+    "torch._C._swap_tensor_impl": "moving a Parameter without replacing it",
+    "torch._C._ExcludeDispatchKeyGuard": "host work without the caller's autocast",
+    "torch._conj": "the lazy conjugate bit",
+    "torch._neg_view": "the lazy negative bit",
+    "torch.utils.backend_registration._setup_privateuseone_for_python_backend": "a device from Python",
+    "torch._C._acc.PrivateUse1Hooks": "a device from Python",
+    "torch._C._acc.DeviceGuard": "a device from Python",
+    "torch.autograd.graph._engine_run_backward": "the entry to the autograd engine",
+    "torch.random._seed_custom_device": "torch.manual_seed reaching the device",
+    "torch._C._dynamo.eval_frame.set_code_exec_strategy": "keeping Dynamo out of the router",
+}
+
+
+def _resolve(dotted: str) -> Any:
+    found: Any = torch
+    for part in dotted.split(".")[1:]:
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise CompatibilityError(
+                f"PyTorch {torch.__version__} has no {dotted} ({PRIVATE_NAMES[dotted]}), which flroute relies on. "
+                f"flroute is tested with PyTorch {', '.join(TESTED)}; install one of these."
+            ) from None
+    return found
+
+
+def check_version(version: Version = TORCH_VERSION) -> None:
+    """Refuse a PyTorch that is too old, or lacks a private name.
+
+    Raises:
+        CompatibilityError: naming the version and the supported range, or the missing name.
+    """
+    if version.release[:2] < OLDEST.release[:2]:
+        raise CompatibilityError(
+            f"flroute needs PyTorch {OLDEST} or newer, this is {version}: pip install 'torch>={OLDEST}'"
+        )
+    for dotted in PRIVATE_NAMES:
+        _resolve(dotted)
+
+
+check_version()
+
+DispatchKey = torch._C.DispatchKey
+DispatchKeySet = torch._C.DispatchKeySet
+HOST_KEYS = DispatchKeySet(DispatchKey.CPU)
+
+to_dlpack = torch._C._to_dlpack
+from_dlpack = torch._C._from_dlpack
+conj_view = torch._conj
+neg_view = torch._neg_view
+dispatch_stack_length = torch._C._len_torch_dispatch_stack
+swap_tensor_impl = torch._C._swap_tensor_impl
+all_op_names = torch._C._dispatch_get_all_op_names
+
+OpOverload = torch._ops.OpOverload
+
+
+def has_kernel(op_name: str, key: str) -> bool:
+    """Whether PyTorch has a kernel for ``op_name`` registered at exactly this dispatch key (an alias key counts as itself)."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op_name, key))
+
+
+def find_op(name: str) -> Any | None:
+    """The overload ``aten::add.Tensor`` names (no dot: the default one), or ``None`` if this PyTorch lacks it."""
+    namespace, _, rest = name.partition("::")
+    packet_name, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, namespace), packet_name, None)
+    return getattr(packet, overload or "default", None)
+
+
+def overloads_of(name: str) -> list[str]:
+    """Full names of all overloads of the packet ``aten::add`` names."""
+    namespace, _, rest = name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), rest.partition(".")[0], None)
+    return [] if packet is None else [getattr(packet, o).name() for o in packet.overloads()]
+
+
+def run_composite(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run PyTorch's own composite implementation of ``op``, whose parts are dispatched anew."""
+    if has_kernel(op.name(), "CompositeImplicitAutograd"):
+        return op._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+    if has_kernel(op.name(), "CompositeExplicitAutogradNonFunctional"):
+        return op._op_dk(DispatchKey.CompositeExplicitAutogradNonFunctional, *args, **kwargs)
+    return op._op_dk(DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
+
+
+def in_backward() -> bool:
+    """Whether this thread is inside the autograd engine."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+_AUTOCAST_HOST = DispatchKeySet(DispatchKey.AutocastCPU)
+
+
+def without_host_autocast() -> Any:
+    """A context in which ``torch.autocast("cpu")`` does not act: host work done for a device op keeps its dtypes."""
+    return torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_HOST)
+
+
+def host_storage_at(address: int, nbytes: int) -> torch.UntypedStorage:
+    """A host storage over memory that someone else owns and keeps alive."""
+    return torch._C._construct_storage_from_data_pointer(address, torch.device("cpu"), nbytes)  # type: ignore[no-any-return]
+
+
+def storage_use_count(storage: torch.UntypedStorage) -> int:
+    """How many tensors and storages share this memory, ``storage`` itself included."""
+    return int(torch._C._storage_Use_Count(storage._cdata))
+
+
+def device_owner() -> str:
+    """The name PrivateUse1 carries: ``privateuseone`` while nobody claimed it."""
+    return str(torch._C._get_privateuse1_backend_name())
+
+
+def register_device(name: str, module: Any) -> None:
+    """Give PrivateUse1 the name ``name`` with ``module`` as ``torch.<name>``.
+
+    Raises:
+        CompatibilityError: another package already owns PrivateUse1 in this process.
+    """
+    owner = device_owner()
+    if owner != "privateuseone":
+        raise CompatibilityError(
+            f"PyTorch has one slot for out-of-tree devices per process (PrivateUse1) and {owner!r} already holds it, "
+            f"so flroute cannot register {name!r}. Run flroute in a process that does not load {owner!r}: "
+            f"TORCH_DEVICE_BACKEND_AUTOLOAD=0 stops PyTorch from loading device packages by itself."
+        )
+    _registration._setup_privateuseone_for_python_backend(name, backend_module=module)
+
+
+def seeding_everything(code: Any) -> bool:
+    """Whether ``code`` is the code object through which ``torch.manual_seed`` seeds every device."""
+    return code is torch.random._seed_custom_device.__code__
+
+
+@contextmanager
+def single_threaded_backward() -> Iterator[None]:
+    """Backward passes started inside run in the calling thread."""
+    with torch.autograd.set_multithreading_enabled(False):
+        yield
+
+
+# The C++ device guard (c10/core/impl/DeviceGuardImplInterface.h) -------------------------------------------------
+
+_PRIVATEUSE1 = 20  # c10::DeviceType::PrivateUse1
+_REGISTRY_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
+_VTABLE_SLOTS = 40
+_SLOT_GET_DEVICE, _SLOT_SET_DEVICE, _SLOT_UNCHECKED_SET_DEVICE, _SLOT_EXCHANGE_STREAM = 2, 3, 4, 9
+
+
+class DeviceGuardPatch:
+    """Replaces four slots of the device guard's C++ vtable.
+
+    PyTorch's Python device guard answers ``setDevice``, ``uncheckedSetDevice`` and ``exchangeStream`` by calling into
+    Python, inside noexcept destructors: with a Python error pending (a kernel that raises in backward under a
+    TorchDispatchMode) that ends the process. The host guard's own C++ no-ops take their place, and ``getDevice``
+    answers with flroute's current device, so that a bare ``"fl"`` means the same everywhere.
+    """
+
+    def __init__(self, current_device: Callable[[], int]) -> None:
+        library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so"))
+        registry = (ctypes.c_void_p * (_PRIVATEUSE1 + 1)).in_dll(library, _REGISTRY_SYMBOL)
+        self._object = ctypes.c_void_p.from_address(registry[_PRIVATEUSE1])
+        header = 2 * ctypes.sizeof(ctypes.c_void_p)  # offset-to-top and type_info precede a vtable
+        table = ctypes.c_void_p * (_VTABLE_SLOTS + 2)
+        self._original = self._object.value
+        host = table.from_address(ctypes.c_void_p.from_address(registry[0]).value - header)
+        self._table = table(*table.from_address(self._original - header))
+        for slot in (_SLOT_SET_DEVICE, _SLOT_UNCHECKED_SET_DEVICE, _SLOT_EXCHANGE_STREAM):
+            self._table[2 + slot] = host[2 + slot]
+        prototype = ctypes.CFUNCTYPE(ctypes.c_uint16, ctypes.c_void_p)  # c10::Device: int8 type, int8 index
+        self._get_device = prototype(lambda _self: _PRIVATEUSE1 | current_device() << 8)
+        self._table[2 + _SLOT_GET_DEVICE] = ctypes.cast(self._get_device, ctypes.c_void_p).value
+        self._patched = ctypes.addressof(self._table) + header
+
+    def install(self) -> None:
+        """Put the patched vtable in place."""
+        self._object.value = self._patched
+
+    def remove(self) -> None:
+        """Put PyTorch's own vtable back."""
+        self._object.value = self._original
+
+
+def guard_can_be_patched() -> bool:
+    """Whether the vtable layout above is the one of this PyTorch: tested releases, Itanium C++ ABI."""
+    minor = f"{TORCH_VERSION.major}.{TORCH_VERSION.minor}"
+    return os.name == "posix" and minor in TESTED and os.path.exists(
+        os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so")
+    )
+
+
+# Small conveniences over private names -----------------------------------------------------------------------------
+
+
+def is_overload(func: Any) -> bool:
+    """Whether ``func`` is an ``OpOverload`` (not a higher-order operator)."""
+    return isinstance(func, torch._ops.OpOverload)
+
+
+def increment_versions(tensors: Any, result: Any) -> Any:
+    """Bump the version counters of a list of tensors that were written; returns ``result``."""
+    counted = [t for t in tensors if not t.is_inference()]
+    if counted:
+        torch.autograd.graph.increment_version(counted)
+    return result
+
+
+def outside_dispatch_modes() -> Any:
+    """A context without any dispatch mode."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return _disable_current_modes()
+
+
+def skip_in_dynamo(function: Callable[..., Any]) -> None:
+    """Keep Dynamo out of ``function`` and of all it calls, without importing Dynamo and without a wrapper per call."""
+    frames = torch._C._dynamo.eval_frame
+    skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+    frames.set_code_exec_strategy(function.__code__, skip)
+
+
+# Modules, storages and the autograd engine -------------------------------------------------------------------------
+
+
+def replace_module_apply(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Put ``make(original)`` in the place of ``torch.nn.Module._apply``, through which every conversion goes."""
+    torch.nn.Module._apply = make(torch.nn.Module._apply)  # type: ignore[method-assign]
+
+
+def replaceable_tensors(module: torch.nn.Module) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """A module's own parameters and buffers, by name; ``None`` if they live in C++ (TorchScript, C++ modules)."""
+    parameters, buffers = module._parameters, module._buffers
+    return (parameters, buffers) if isinstance(parameters, dict) else None
+
+
+def carries_more_than_its_impl(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's Python half belongs to its value: wrapper subclasses and fake tensors."""
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    return isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor)
+
+
+def exchange(parameter: torch.Tensor, other: torch.Tensor) -> None:
+    """Exchange what two leaf tensors are, keeping both Python objects; the hooks stay with ``parameter``.
+
+    Doing it twice undoes it. ``.grad`` and ``requires_grad`` travel with the value. Hooks are kept by the Python object
+    (THPVariable) and registered with the C++ tensor (AutogradMeta): the setters of these two attributes do both.
+    """
+    with torch._C.DisableTorchFunction():
+        hooks, late_hooks = parameter._backward_hooks, parameter._post_accumulate_grad_hooks  # type: ignore[attr-defined]
+        swap_tensor_impl(parameter, other)
+        for tensor, before, after in ((other, None, None), (parameter, hooks, late_hooks)):
+            tensor._backward_hooks, tensor._post_accumulate_grad_hooks = before, after  # type: ignore[attr-defined]
+
+
+def replace_new_shared(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Put ``make(original)`` in the place of ``UntypedStorage._new_shared``: memory for batches made in DataLoader workers."""
+    storage = torch.UntypedStorage
+    storage._new_shared = classmethod(make(storage._new_shared.__func__))  # type: ignore[assignment,attr-defined]
+
+
+def wrap_backward(around: Callable[[], Any]) -> None:
+    """Run every backward pass inside ``around()``, a context manager.
+
+    ``torch.autograd`` imports the name from ``torch.autograd.graph``: both are replaced.
+    """
+    run = torch.autograd.graph._engine_run_backward
+
+    @functools.wraps(run)
+    def run_inside(*args: Any, **kwargs: Any) -> Any:
+        with around():
+            return run(*args, **kwargs)
+
+    torch.autograd.graph._engine_run_backward = run_inside
+    torch.autograd._engine_run_backward = run_inside

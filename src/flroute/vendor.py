@@ -1,0 +1,48 @@
+"""The vendor API: everything a package needs to bring a chip to PyTorch.
+
+A vendor package is a pluggy plugin in the entry-point group ``flroute``::
+
+    # pyproject.toml
+    [project.entry-points.flroute]
+    acme = "flroute_acme"
+
+    # flroute_acme/__init__.py
+    from flroute.vendor import DeviceFacts, Vendor, collect_kernels, hookimpl
+    from . import kernels, memory
+
+    @hookimpl
+    def flroute_vendors():
+        yield Vendor(
+            name="acme", version="1.0",
+            devices=(DeviceFacts("Acme One", total_memory=2**33),),
+            memory=memory.AcmeMemory(),
+            kernels=collect_kernels(kernels, implementation="asm"),
+        )
+
+The reference vendor (``flroute.reference_vendor``) uses nothing but this module.
+"""
+
+from __future__ import annotations
+
+from flroute.device.dtypes import numpy_dtype
+from flroute.device.memory import DeviceArray, DeviceFacts, HostMemory, Memory
+from flroute.errors import Unsupported
+from flroute.hookspecs import hookimpl
+from flroute.kernels import Kernel, collect_kernels, kernel
+from flroute.registry import Vendor
+from flroute.routing.fallback import host_fallback
+
+__all__ = [
+    "DeviceArray",
+    "DeviceFacts",
+    "HostMemory",
+    "Kernel",
+    "Memory",
+    "Unsupported",
+    "Vendor",
+    "collect_kernels",
+    "hookimpl",
+    "host_fallback",
+    "kernel",
+    "numpy_dtype",
+]

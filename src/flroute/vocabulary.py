@@ -1,0 +1,113 @@
+"""The words of flroute: one name per idea, the same in code, logs, reports and docs.
+
+Every enum is a ``str``, so a decision compares with plain text: ``decision.route == "native"``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class _Word(str, Enum):
+    """A ``str`` enum that prints as its value on every supported Python."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    __format__ = str.__format__
+
+
+class Route(_Word):
+    """What became of a call."""
+
+    NATIVE = "native"  #: a vendor kernel, or the device's own memory, did the work
+    DECOMPOSED = "decomposed"  #: split into other ops, each routed on its own
+    FALLBACK = "fallback"  #: PyTorch's host implementation did the work
+    VIEW = "view"  #: metadata only, no data was touched
+    COPY = "copy"  #: data moved; the bytes are counted
+    HOST = "host"  #: no device tensor was involved
+
+
+class Reason(_Word):
+    """Why a route was taken, or why a candidate was rejected."""
+
+    MATCHED = "matched"  #: the first candidate whose conditions all hold
+    METADATA = "metadata"  #: a view: the host's own metadata implementation serves every device
+    TRANSFER = "transfer"  #: the op is a copy
+    COMPOSITE = "composite"  #: no kernel of its own; PyTorch defines it in terms of other ops
+    NO_KERNEL = "no_kernel"  #: the vendor has no kernel for this op
+    DTYPE = "dtype"  #: a kernel exists, not for these dtypes
+    LAYOUT = "layout"  #: a kernel exists, not for this memory layout
+    PREDICATE = "predicate"  #: the kernel's ``when=`` said no
+    UNSUPPORTED = "unsupported"  #: the kernel raised ``Unsupported`` before it wrote anything
+    POLICY = "policy"  #: the session's settings exclude it
+    PRECISION = "precision"  #: the kernel's precision is below what the session admits
+    IN_KERNEL = "in_kernel"  #: a kernel asked the host for this through ``host_fallback``
+
+
+class FallbackPolicy(_Word):
+    """What happens when only the host can do the work."""
+
+    WARN = "warn"  #: log a warning once per op and reason, and go on
+    ALLOW = "allow"  #: go on; the decision is recorded all the same
+    ERROR = "error"  #: raise ``FallbackError`` before any work is done
+
+
+class Precision(_Word):
+    """PyTorch's words for how exact a kernel is (``torch.set_float32_matmul_precision``)."""
+
+    HIGHEST = "highest"  #: keeps the accuracy of the input type
+    HIGH = "high"  #: may multiply or accumulate in less
+    MEDIUM = "medium"  #: less still
+
+    @property
+    def rank(self) -> int:
+        """3 for ``highest``, 1 for ``medium``: a session admits kernels of its own rank or above."""
+        return {"highest": 3, "high": 2, "medium": 1}[self.value]
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A candidate that was considered and not taken."""
+
+    kernel: str
+    reason: Reason
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How calls of one op with one signature were served, and why.
+
+    Attributes:
+        op: the overload, such as ``aten::add.Tensor``.
+        route: where the work went.
+        kernel: who did it, such as ``reference/numpy:add``; ``None`` when no single kernel did.
+        device: ``fl:0``, or ``cpu``.
+        reason: why this route.
+        detail: the reason in words, with the remedy where there is one.
+        rejected: every candidate considered before, each with its reason.
+        dtypes: dtypes of the tensor arguments, in order.
+        shapes: shapes of the tensor arguments on the first call.
+        calls: how often.
+        seconds: time spent inside, in seconds; ``None`` when the session does not time.
+        bytes_to_host: bytes copied from the device for these calls.
+        bytes_to_device: bytes copied to the device for these calls.
+        call_site: ``file:line`` of the first call outside PyTorch and flroute.
+    """
+
+    op: str
+    route: Route
+    kernel: str | None
+    device: str
+    reason: Reason
+    detail: str = ""
+    rejected: tuple[Rejection, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
+    calls: int = 0
+    seconds: float | None = None
+    bytes_to_host: int = 0
+    bytes_to_device: int = 0
+    call_site: str | None = None

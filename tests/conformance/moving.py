@@ -1,0 +1,77 @@
+"""Moving whole structures of host tensors to the device, with strides, offsets and lazy bits as they are."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+
+class Call(NamedTuple):
+    """The arguments of one call."""
+
+    input: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Every tensor among the arguments, in order; parameters and buffers for a module."""
+        found: list[torch.Tensor] = []
+        for leaf in tree_leaves(tuple(self)):
+            if isinstance(leaf, torch.Tensor):
+                found.append(leaf)
+            elif isinstance(leaf, torch.nn.Module):
+                found += [*leaf.parameters(), *leaf.buffers()]
+        return found
+
+    def names_device(self) -> bool:
+        """Whether any argument says on which device the result belongs."""
+        return bool(self.tensors()) or any(
+            isinstance(leaf, torch.device) for leaf in tree_leaves(tuple(self))
+        )
+
+
+def call_to(call: Call, device: torch.device) -> Call:
+    """The same call with its tensors, modules and device arguments on ``device``."""
+    moved: dict[int, torch.Tensor] = {}
+
+    def move(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            if id(leaf) not in moved:
+                moved[id(leaf)] = tensor_to(leaf, device)
+            return moved[id(leaf)]
+        if isinstance(leaf, torch.nn.Module):
+            return copy.deepcopy(leaf).to(device)
+        return device if isinstance(leaf, torch.device) or (isinstance(leaf, str) and leaf == "cpu") else leaf
+
+    return Call(*tree_map(move, tuple(call)))
+
+
+def detached(call: Call) -> Call:
+    """The same call without gradients; it shares the memory of the tensors."""
+    return Call(
+        *tree_map(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, tuple(call))
+    )
+
+
+def tensor_to(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A leaf on ``device`` like ``tensor``: values, strides, offset, lazy conj and neg bits, ``requires_grad``."""
+    with torch.no_grad():
+        return _leaf_to(tensor.detach(), device).requires_grad_(tensor.requires_grad)
+
+
+def _leaf_to(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return tensor.to(device)
+    if tensor.is_conj():
+        return _leaf_to(tensor.conj(), device).conj()
+    if tensor.is_neg():
+        return torch._neg_view(_leaf_to(torch._neg_view(tensor), device))
+    if tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.itemsize:
+        return tensor.to(device)
+    elements = tensor.untyped_storage().nbytes() // tensor.itemsize
+    whole = tensor.as_strided((elements,), (1,), 0).to(device)
+    there = torch.empty(0, dtype=tensor.dtype, device=device)
+    return there.set_(whole.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())

@@ -1,0 +1,115 @@
+"""PyTorch's operator database on the device: forward, backward, in-place and ``out=``, in three modes.
+
+The host's results on the same inputs are the truth. A node of this file is one op in one dtype; it runs each sample
+once on the host and once per mode on the device.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.utils._pytree import tree_leaves, tree_map
+
+from .moving import Call, detached
+from .outcome import Outcome
+from .target import MODES, Target
+from .trial import Trial, check, seed_everything
+
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.complex64,
+    torch.int64,
+    torch.bool,
+)
+UNINITIALISED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+"""Ops whose results have no defined values."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One node per op and dtype that the host supports."""
+    if "op" not in metafunc.fixturenames:
+        return
+    on_reference = metafunc.config.getoption("conformance_device", "reference").startswith("reference")
+    dtypes = DTYPES if on_reference else (torch.float32,)
+    nodes = [(op, dtype) for op in op_db for dtype in dtypes if dtype in op.supported_dtypes("cpu")]
+    metafunc.parametrize(
+        ("op", "dtype"), nodes, ids=[f"{op.full_name}-{str(dtype)[6:]}" for op, dtype in nodes]
+    )
+
+
+def test_op(op: OpInfo, dtype: torch.dtype, target: Target, request: pytest.FixtureRequest) -> None:
+    """The device does what the host does, in every mode."""
+    full = dtype is torch.float32 or request.config.getoption("samples", "third") == "all"
+    outcome = Outcome(op.full_name, str(dtype)[6:], MODES)
+    for number, sample in enumerate(samples(op, dtype)[:: 1 if full else 3]):
+        for trial in trials(op, sample, number):
+            check(trial, target, outcome)
+    outcome.verdict()
+
+
+def samples(op: OpInfo, dtype: torch.dtype) -> list[SampleInput]:
+    """PyTorch's sample inputs on the host, the same in every process."""
+    seed_everything(zlib.crc32(op.full_name.encode()))
+    differentiable = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
+    return list(op.sample_inputs("cpu", dtype, requires_grad=differentiable))
+
+
+def trials(op: OpInfo, sample: SampleInput, number: int) -> Iterator[Trial]:
+    """The functional op; its in-place variant; for the first sample also ``out=``, of the right size and empty."""
+    call = Call(sample.input, sample.args, sample.kwargs)
+    values = op.name not in UNINITIALISED
+    function = host_sections if op.name == "tensor_split" else op.op
+    yield Trial(f"sample {number}", function, call, sample.output_process_fn_grad, values)
+    if op.inplace_variant is not None and not sample.broadcasts_input:
+        arguments = call if op.supports_inplace_autograd else detached(call)
+        yield Trial(
+            f"sample {number} in place",
+            in_place(op.inplace_variant),
+            arguments,
+            sample.output_process_fn_grad,
+        )
+    if number == 0 and op.supports_out and "out" not in sample.kwargs:
+        for what, make in (("out=", torch.zeros_like), ("empty out=", lambda tensor: tensor.new_empty(0))):
+            if (arguments := with_out(op.op, detached(call), make)) is not None:
+                yield Trial(f"sample {number} {what}", op.op, arguments, values=values)
+
+
+def host_sections(tensor: torch.Tensor, sections: Any, *args: Any, **kwargs: Any) -> Any:
+    """``torch.tensor_split``, whose second argument PyTorch wants on the host whatever the device."""
+    sections = sections.cpu() if isinstance(sections, torch.Tensor) else sections
+    return torch.tensor_split(tensor, sections, *args, **kwargs)
+
+
+def in_place(variant: Callable[..., Any]) -> Callable[..., Any]:
+    """The in-place variant on a copy of its first argument."""
+
+    def call(first: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        written = first.clone()
+        assert variant(written, *args, **kwargs) is written, "an in-place op must return its first argument"
+        return written
+
+    return call
+
+
+def with_out(
+    function: Callable[..., Any], call: Call, make: Callable[[torch.Tensor], torch.Tensor]
+) -> Call | None:
+    """The call with an ``out=`` argument made after the host's result; ``None`` where there is no such thing."""
+    try:
+        result = function(call.input, *call.args, **call.kwargs)
+    except Exception:  # what the host refuses is not asked of the device
+        return None
+    if not all(
+        isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided for leaf in tree_leaves(result)
+    ):
+        return None
+    return Call(call.input, call.args, {**call.kwargs, "out": tree_map(make, result)})

@@ -1,0 +1,133 @@
+"""The command line, and the doctor behind it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import flroute
+from flroute import registry
+from flroute.cli import app
+from flroute.doctor import Check, Diagnosis, State, diagnose
+from flroute.errors import VendorError
+
+runner = CliRunner()
+
+
+def test_without_a_command_it_says_what_there_is() -> None:
+    shown = runner.invoke(app, []).output
+    for command in ("demo", "devices", "ops", "doctor"):
+        assert command in shown
+
+
+def test_devices() -> None:
+    shown = runner.invoke(app, ["devices"])
+    assert shown.exit_code == 0
+    assert "reference:0" in shown.output
+    listed = json.loads(runner.invoke(app, ["devices", "--json"]).output)
+    assert [row["device"] for row in listed] == [device.name for device in flroute.devices()]
+
+
+def test_ops() -> None:
+    shown = runner.invoke(app, ["ops", "--vendor", "reference"])
+    assert shown.exit_code == 0
+    assert "aten::convolution" in shown.output
+    rows = json.loads(runner.invoke(app, ["ops", "--vendor", "reference", "--json"]).output)
+    assert {row["kernel"].split("/")[0] for row in rows} == {"reference"}
+    assert {row["op"] for row in rows} == set(registry.load().kernels["reference"])
+
+
+def test_an_unknown_vendor_is_an_error_in_words() -> None:
+    for command in (["ops", "--vendor", "nope"], ["demo", "--device", "nope", "--epochs", "1"]):
+        done = runner.invoke(app, command)
+        assert done.exit_code == 2
+        assert "no vendor named 'nope'" in done.output
+        assert "reference" in done.output
+        assert "Traceback" not in done.output
+
+
+def test_the_demo_cannot_run_without_its_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    done = runner.invoke(app, ["demo"])
+    assert done.exit_code == 2
+    assert "pip install 'flroute[demo]'" in done.output
+
+
+@pytest.mark.parametrize(("kept", "code"), [(True, 0), (False, 1)])
+def test_the_demo_exits_with_what_became_of_its_promise(
+    kept: bool, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, object] = {}
+    monkeypatch.setattr("flroute.demo.run", lambda **arguments: asked.update(arguments) or kept)
+    done = runner.invoke(
+        app, ["demo", "--epochs", "2", "--seed", "5", "--decisions", str(tmp_path / "d.json")]
+    )
+    assert done.exit_code == code
+    asked.pop("console")
+    assert asked == {
+        "device": "reference", "fallback": "error", "epochs": 2, "seed": 5, "decisions": tmp_path / "d.json",
+    }  # fmt: skip
+
+
+def test_the_doctor_finds_this_environment_healthy() -> None:
+    diagnosis = diagnose()
+    found = {check.about: check for check in diagnosis.checks}
+    assert found["PrivateUse1"].state is State.OK
+    assert found["vendor reference"].found.count("fl:") >= 1
+    assert found["autoload"].state is State.OK
+    assert diagnosis.healthy, [check for check in diagnosis.checks if check.state is State.RED]
+
+
+def test_a_vendor_that_failed_is_red_with_its_four_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = VendorError("acme", "flroute_vendors", "acme.py:3", "the hook raised OSError: no driver")
+    monkeypatch.setattr(registry.load(), "problems", [problem])
+    shown = runner.invoke(app, ["doctor"])
+    assert shown.exit_code == 1
+    for part in ("vendor plugin acme", "flroute_vendors", "acme.py:3", "no driver"):
+        assert part in shown.output
+    record = json.loads(runner.invoke(app, ["doctor", "--json"]).output)
+    assert record["healthy"] is False
+
+
+def test_a_wrong_setting_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLROUTE_FALLBACK", "eror")
+    settings = next(check for check in diagnose().checks if check.about == "settings")
+    assert settings.state is State.RED
+    assert "Did you mean 'error'" in settings.found
+
+
+def test_another_owner_of_the_slot_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flroute.torch_compat.device_owner", lambda: "npu")
+    slot = next(check for check in diagnose().checks if check.about == "PrivateUse1")
+    assert slot.state is State.RED
+    assert "held by 'npu'" in slot.found
+
+
+def test_the_autoload_that_failed_is_red(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "flroute_autoload.py").write_text(
+        "failure = RuntimeError('broken on purpose')\ndef autoload():\n    pass\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    autoload = next(check for check in diagnose().checks if check.about == "autoload")
+    assert autoload.state is State.RED
+    assert "RuntimeError: broken on purpose" in autoload.found
+
+
+def test_healthy_means_nothing_is_red() -> None:
+    note, red = Check("a", State.NOTE, ""), Check("b", State.RED, "")
+    assert Diagnosis((note,)).healthy
+    assert not Diagnosis((note, red)).healthy
+
+
+def test_the_command_is_installed() -> None:
+    command = Path(sys.executable).with_name("flroute")
+    done = subprocess.run(
+        [command, "devices", "--json"], capture_output=True, text=True, env=os.environ, check=True
+    )
+    assert json.loads(done.stdout)
