@@ -3,8 +3,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 ARGS ?=
+
+# Small tensors: more threads only get in each other's way.
+export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast test-all bench lint types format clean
@@ -25,7 +28,7 @@ test-all: $(READY)  ## everything: every sample of every dtype
 	$(PYTEST) --samples=all $(ARGS)
 
 bench: $(READY)  ## what routing costs, against a no-op TorchDispatchMode
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/routing.py $(ARGS)
+	$(BIN)/python benchmarks/routing.py $(ARGS)
 
 lint: $(READY)  ## ruff, its formatter, and the layers
 	$(BIN)/ruff check

@@ -164,6 +164,7 @@ def compare(*, device: str, fallback: str, epochs: int, seed: int, console: Cons
         seed: of both runs.
         console: where the progress is shown.
     """
+    session = flroute.enable(device=device, fallback=fallback, timing=True)  # a wrong device is told at once
     data = load_digits()
     steps = epochs * data.batches_per_epoch
     with _progress(console) as progress:
@@ -174,7 +175,7 @@ def compare(*, device: str, fallback: str, epochs: int, seed: int, console: Cons
         )  # fmt: skip
         task = progress.add_task(device, total=steps)
         model = make_model(seed)
-        with flroute.enable(device=device, fallback=fallback, timing=True) as session:
+        with session:
             on_device = train(
                 model, data, device="fl", epochs=epochs, seed=seed, after_step=lambda: progress.advance(task)
             )
@@ -190,7 +191,9 @@ def show(comparison: Comparison, console: Console) -> None:
         console.print(
             f"  {decision.op} x{decision.calls}: {decision.reason}  {decision.detail}", markup=False
         )
-    outcomes = Table("", "test accuracy", "seconds", box=None, pad_edge=False)
+    outcomes = Table("", box=None, pad_edge=False)
+    outcomes.add_column("test accuracy", justify="right")
+    outcomes.add_column("seconds", justify="right")
     outcomes.add_row("host", f"{comparison.host.accuracy:.2%}", f"{comparison.host.seconds:.1f}")
     outcomes.add_row(report.device, f"{comparison.device.accuracy:.2%}", f"{comparison.device.seconds:.1f}")
     console.print(outcomes)

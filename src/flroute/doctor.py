@@ -164,6 +164,24 @@ def _autoload() -> Iterator[Check]:
         )
 
 
+def _cures() -> Iterator[Check]:
+    """What registering the device changed in this process."""
+    from flroute.activation import is_active
+    from flroute.device import guard, process_cures
+
+    if not is_active():
+        yield Check("cures", State.NOTE, "none yet; they come with the device")
+        return
+    patched = "patched" if guard.installed() else "not patched: a bare 'fl' in .to('fl') means fl:0"
+    yield Check("cure", State.OK if guard.installed() else State.NOTE, f"device guard: {patched}")
+    yield Check(
+        "cure", State.OK, "module.to('fl') keeps Parameters: else tied weights and optimizers would break"
+    )
+    yield Check("cure", State.OK, "torch.load(map_location='fl'): else it would end the process")
+    for cure in process_cures.CURES:
+        yield Check("cure", State.OK, f"{cure.name}: else {cure.why}")
+
+
 def _vendors() -> Iterator[Check]:
     from flroute import registry
     from flroute.device import table

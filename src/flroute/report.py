@@ -212,13 +212,21 @@ class Report:
         )
 
 
-_COLUMNS = ("op", "route", "kernel", "calls", "time", "reason")
+_COLUMNS = ("op", "route", "kernel", "device", "calls", "time", "reason")
 _NUMBERS = frozenset({"calls", "time"})
 
 
 def _cells(row: Decision) -> tuple[str, ...]:
     reason = f"{row.reason}: {row.detail}" if row.detail else str(row.reason)
-    return (row.op, str(row.route), row.kernel or "", f"{row.calls:,}", _time(row.seconds), reason)
+    return (
+        row.op,
+        str(row.route),
+        row.kernel or "",
+        row.device,
+        f"{row.calls:,}",
+        _time(row.seconds),
+        reason,
+    )
 
 
 def _seconds(decisions: Sequence[Decision]) -> float | None:

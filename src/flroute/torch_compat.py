@@ -7,6 +7,7 @@ one is refused at import with an error that names it, never with an AttributeErr
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -116,6 +117,11 @@ def run_composite(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if has_kernel(op.name(), "CompositeExplicitAutogradNonFunctional"):
         return op._op_dk(DispatchKey.CompositeExplicitAutogradNonFunctional, *args, **kwargs)
     return op._op_dk(DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
+
+
+def boxed_redispatch(op: Any) -> Callable[..., Any]:
+    """``op.redispatch`` without its Python wrapper: takes a key set, then the op's arguments."""
+    return op._handle.redispatch_boxed  # type: ignore[no-any-return]
 
 
 def in_backward() -> bool:

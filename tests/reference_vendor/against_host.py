@@ -89,8 +89,16 @@ def agree(op: str, *args: Any, **kwargs: Any) -> None:
         expected = _as_list(overload(op)(*args, **kwargs))
         exact = _as_list(overload(op)(*mapped(_double, args), **_double_dtype(mapped(_double, kwargs))))
     assert len(answers) == len(expected)
+    largest = max((_largest(tensor) for tensor in tensors_in((args, kwargs))), default=0.0)
     for answer, host, reference in zip(answers, expected, exact, strict=True):
-        assert_close(answer, host, reference)
+        assert_close(answer, host, reference, largest)
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    if not tensor.dtype.is_floating_point:
+        return 0.0
+    finite = tensor[tensor.isfinite()]
+    return float(finite.abs().max()) if finite.numel() else 0.0
 
 
 def assert_same_inputs(before: Any, after: Any) -> None:
@@ -106,33 +114,34 @@ def _double_dtype(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {k: torch.float64 if v is torch.float32 else v for k, v in kwargs.items()}
 
 
-def assert_close(answer: Any, host: torch.Tensor | None, exact: torch.Tensor | None) -> None:
-    """Same dtype and shape; floats no further from ``exact`` than one rounding, or twice the host's worst error."""
+def assert_close(answer: Any, host: torch.Tensor | None, exact: torch.Tensor | None, largest: float = 0.0) -> None:
+    """Same dtype and shape, and floats as near to ``exact`` as a few roundings allow.
+
+    ``largest`` is the size of the largest operand: what cancels leaves a rounding error of that size. How the
+    errors of kernel and host compare over many elements is the business of ``test_accuracy.py``.
+    """
     if host is None or exact is None or answer is None:
-        assert answer is None and host is None
+        assert answer is None
+        assert host is None
         return
-    made = torch.from_numpy(np.asarray(answer).copy())
+    made = torch.from_numpy(np.array(answer))
     assert made.dtype == host.dtype
     assert made.shape == host.shape
     if not host.dtype.is_floating_point:
         assert torch.equal(made, host)
         return
-    ours, theirs, truth = made.double().numpy(), host.double().numpy(), exact.double().numpy()
-    odd = ~np.isfinite(theirs) | ~np.isfinite(ours)
-    rounded = exact.to(host.dtype).double().numpy()
-    same = np.isclose(ours, theirs, rtol=0, atol=0, equal_nan=True) | np.isclose(ours, rounded, rtol=0, atol=0, equal_nan=True)
-    assert same[odd].all(), f"{ours[odd]} instead of {theirs[odd]}"
-    ours, theirs, truth = ours[~odd], theirs[~odd], truth[~odd]
-    if not ours.size:
+    rounded = exact.to(host.dtype)
+    odd = ~(made.isfinite() & host.isfinite())
+    matches = [torch.isclose(made[odd], other[odd], rtol=0, atol=0, equal_nan=True) for other in (host, rounded)]
+    assert (matches[0] | matches[1]).all(), f"{made[odd]} instead of {host[odd]}"
+    ours, theirs, truth = (t[~odd].double() for t in (made, host, exact))
+    if not ours.numel():
         return
-    if host.dtype is torch.float64:
-        scale = np.abs(theirs).max()
-        np.testing.assert_allclose(ours, theirs, rtol=1e-13, atol=scale * 1e-14)
-        return
-    worst = np.abs(theirs - truth).max()
-    one_rounding = np.spacing(np.abs(truth).astype(np.float32)).astype(np.float64)
-    excess = np.abs(ours - truth) - np.maximum(2 * worst, one_rounding)
-    assert (excess <= 0).all(), f"off by {np.abs(ours - truth).max():.3g}, the host by {worst:.3g}"
+    eps = torch.finfo(host.dtype).eps * (4 if host.dtype is torch.float64 else 1)  # there `exact` is the host's own
+    scale = max(float(truth.abs().max()), min(largest, 100.0))
+    allowed = 2 * (theirs - truth).abs().max() + 8 * eps * scale
+    worst = (ours - truth).abs().max()
+    assert worst <= allowed, f"off by {worst:.3g}, allowed {allowed:.3g}"
 
 
 # -- arguments to try ---------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ class Entry(NamedTuple):
     tick: Callable[[], int]
     device: Device
     explain: Callable[[Exception, tuple[Any, ...], dict[str, Any]], None]
+    when: Callable[..., bool | str] | None
 
 
 class HotPath:
@@ -57,13 +58,14 @@ class HotPath:
     def remember(self, args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> None:
         """Let calls of this signature take the hot path from now on."""
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
-        if kwargs or not all(t.__class__ in _PLAIN and t.is_contiguous() and t.data_ptr() for t in tensors):
+        if kwargs or not all(t.__class__ in _PLAIN and t.data_ptr() for t in tensors):
             return
         if self._facts.may_see_conj and any(t.is_complex() for t in tensors):
             return
         if len(self._entries) >= MAX_ENTRIES:
             self._entries.clear()
-        self._entries[tuple(part for t in tensors for part in (t.dtype, t.shape)), tensors[0].get_device()] = entry
+        key = tuple(part for t in tensors for part in (t.dtype, t.shape, None if t.is_contiguous() else t.stride()))
+        self._entries[key, tensors[0].get_device()] = entry
 
 
 def serves(facts: OpFacts) -> bool:
@@ -93,11 +95,13 @@ def _one_tensor(entries: dict[Any, Entry], general: Plan, single: bool) -> Plan:
         if kwargs or a.__class__ not in plain or not a.is_contiguous():
             return general(args, kwargs)
         shape, dtype = a.shape, a.dtype
-        entry = entries.get(((dtype, shape), a.get_device()))
+        entry = entries.get(((dtype, shape, None), a.get_device()))
         address = a.data_ptr()
         if entry is None or not address:
             return general(args, kwargs)
-        function, tick, device, explain = entry
+        function, tick, device, explain, when = entry
+        if when is not None and when(*args) is not True:
+            return general(args, kwargs)
         try:
             result = function(array(shape, dtypes[dtype], memory, address - base), *args[1:])
         except Unsupported:
@@ -106,8 +110,6 @@ def _one_tensor(entries: dict[Any, Entry], general: Plan, single: bool) -> Plan:
             explain(error, args, kwargs)
             raise
         tick()
-        if result.__class__ is array and result.base is None and result.flags.c_contiguous:
-            return tensor_from_array(device, result)
         return adopt(device, result)
 
     return handler
@@ -115,19 +117,24 @@ def _one_tensor(entries: dict[Any, Entry], general: Plan, single: bool) -> Plan:
 
 def _two_tensors(entries: dict[Any, Entry], general: Plan, single: bool) -> Plan:
     dtypes, plain, array, memory, base = NUMPY_DTYPES, _PLAIN, _Array, MEMORY, BASE
+    several = _several_tensors(entries, general, single)
 
     def handler(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         a, b = args[0], args[1]
         if kwargs or a.__class__ not in plain or b.__class__ not in plain:
             return general(args, kwargs)
+        if not (a.is_contiguous() and b.is_contiguous()):
+            return several(args, kwargs)
         shape, dtype, shape_b, dtype_b, index = a.shape, a.dtype, b.shape, b.dtype, a.get_device()
-        entry = entries.get(((dtype, shape, dtype_b, shape_b), index))
-        if entry is None or b.get_device() != index or not (a.is_contiguous() and b.is_contiguous()):
+        entry = entries.get(((dtype, shape, None, dtype_b, shape_b, None), index))
+        if entry is None or b.get_device() != index:
             return general(args, kwargs)
         address, address_b = a.data_ptr(), b.data_ptr()
         if not (address and address_b):
             return general(args, kwargs)
-        function, tick, device, explain = entry
+        function, tick, device, explain, when = entry
+        if when is not None and when(*args) is not True:
+            return general(args, kwargs)
         try:
             result = function(
                 array(shape, dtypes[dtype], memory, address - base),
@@ -140,8 +147,6 @@ def _two_tensors(entries: dict[Any, Entry], general: Plan, single: bool) -> Plan
             explain(error, args, kwargs)
             raise
         tick()
-        if result.__class__ is array and result.base is None and result.flags.c_contiguous:
-            return tensor_from_array(device, result)
         return adopt(device, result)
 
     return handler
@@ -160,16 +165,23 @@ def _several_tensors(entries: dict[Any, Entry], general: Plan, single: bool) -> 
             if value.__class__ not in plain:
                 arrays.append(value)
                 continue
-            address = value.data_ptr()
-            if not address or value.get_device() != index or not value.is_contiguous():
+            address, dtype, shape = value.data_ptr(), value.dtype, value.shape
+            if not address or value.get_device() != index or dtype not in dtypes:
                 return general(args, kwargs)
-            dtype, shape = value.dtype, value.shape
-            key += (dtype, shape)
-            arrays.append(array(shape, dtypes.get(dtype), memory, address - base))
+            numpy_dtype = dtypes[dtype]
+            if value.is_contiguous():
+                key += (dtype, shape, None)
+                arrays.append(array(shape, numpy_dtype, memory, address - base))
+            else:
+                stride, itemsize = value.stride(), numpy_dtype.itemsize
+                key += (dtype, shape, stride)
+                arrays.append(array(shape, numpy_dtype, memory, address - base, [itemsize * s for s in stride]))
         entry = entries.get((tuple(key), index))
         if entry is None:
             return general(args, kwargs)
-        function, tick, device, explain = entry
+        function, tick, device, explain, when = entry
+        if when is not None and when(*args) is not True:
+            return general(args, kwargs)
         try:
             result = function(*arrays)
         except Unsupported:
@@ -184,7 +196,7 @@ def _several_tensors(entries: dict[Any, Entry], general: Plan, single: bool) -> 
 
 
 def adopt(device: Device, result: Any) -> torch.Tensor:
-    """A tensor out of what a kernel returned; row-major, as every result of row-major arguments here is."""
+    """A tensor out of what a kernel returned; row-major, as PyTorch wants every result that comes here."""
     if result.__class__ is _Array and result.base is None and result.flags.c_contiguous:
         return tensor_from_array(device, result)
     return adopt_array(device, np.asarray(result, order="C"))

@@ -24,8 +24,9 @@ from flroute.routing.fallback import HostCall
 from flroute.routing.hot_path import HotPath
 from flroute.routing.native import Invocation
 from flroute.routing.schema import OpFacts, bind, facts_of, tensors_in
+from flroute.routing.views import view_call
 from flroute.settings import Settings
-from flroute.torch_compat import HOST_KEYS, run_composite
+from flroute.torch_compat import run_composite
 from flroute.vocabulary import FallbackPolicy, Reason, Rejection, Route
 
 aten = torch.ops.aten
@@ -230,7 +231,7 @@ class PlanBuilder:
         )
         plan = self.router.counted(tally, invocation.adapter())
         conditional = kernel.when is not None or bool(kernel.layouts)
-        if self.hot is not None and self.device.memory.host_visible and not rejected and not conditional:
+        if self.hot is not None and self.device.memory.host_visible and not rejected:
             plan = _warming(plan, self.hot, invocation, tally)
         onwards: dict[Rejection, Plan] = {}
 
@@ -327,7 +328,7 @@ class PlanBuilder:
 
 def _warming(plan: Plan, hot: HotPath, invocation: Invocation, tally: Tally) -> Plan:
     """A plan whose signatures take the hot path once a call has passed every check."""
-    entry = hot_path.Entry(invocation.kernel.function, tally.tick, invocation.device, invocation.explain)
+    entry = hot_path.Entry(invocation.kernel.function, tally.tick, invocation.device, invocation.explain, invocation.kernel.when)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = plan(args, kwargs)
@@ -414,12 +415,12 @@ def _drawing_from_own_state(plan: Plan, index: int) -> Plan:
 
 
 def _view_handler(router: Router, facts: OpFacts) -> Plan:
-    """Metadata ops never touch data: PyTorch's own host implementation serves every device, aliases and all."""
-    redispatch = facts.op.redispatch
+    """A call of a metadata op, counted per device."""
+    call = view_call(facts.op)
     ticks: dict[torch.device, Callable[[], int]] = {}
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        result = redispatch(HOST_KEYS, *args, **kwargs)
+        result = call(*args, **kwargs)
         tensor = args[0] if args else next(iter(kwargs.values()))
         tick = ticks.get(tensor.device)
         if tick is None:

@@ -1,0 +1,151 @@
+"""What registering a device changes for the rest of the process, and its cures.
+
+Each is listed by ``flroute doctor``.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NoReturn
+
+import torch
+from torch.multiprocessing import reductions
+
+from flroute.device.serialization import storage_on_device
+from flroute.device.table import DEVICE_TYPE, to_index
+from flroute.errors import DeviceError
+from flroute.torch_compat import replace_new_shared, single_threaded_backward, wrap_backward
+
+
+@dataclass(frozen=True)
+class Cure:
+    """One change to the process.
+
+    Attributes:
+        name: what is changed.
+        why: what would happen without it, in one line.
+        install: makes the change; a second call does nothing.
+    """
+
+    name: str
+    why: str
+    install: Callable[[], None]
+
+
+# Storages and other processes -------------------------------------------------------------------------------------
+
+
+def _make_storages() -> None:
+    """``torch.UntypedStorage(n, device="fl")`` gives device memory; PyTorch's C++ would call a null allocator."""
+    storage = torch.UntypedStorage
+    original = storage.__new__
+
+    def new(cls: type[torch.UntypedStorage], *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        if device is None:
+            return original(cls, *args, **kwargs)
+        if torch.device(device).type != DEVICE_TYPE:
+            return original(cls, *args, device=device, **kwargs)
+        return storage_on_device(original(cls, *args, **kwargs), to_index(device))
+
+    storage.__new__ = new  # type: ignore[method-assign,assignment]
+
+
+def _refuse_to_share() -> None:
+    """Device memory is one process's own; say so instead of reading its address in another one."""
+    replace_new_shared(_without_device_memory)
+    for kind, reduce in (
+        (torch.Tensor, reductions.reduce_tensor),
+        (torch.nn.Parameter, reductions.reduce_tensor),
+        (torch.UntypedStorage, reductions.reduce_storage),
+    ):
+        ForkingPickler.register(kind, _only_off_device(reduce))
+
+
+def _without_device_memory(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def new_shared(cls: type[torch.UntypedStorage], size: int, *, device: Any = "cpu") -> Any:
+        if torch.device(device).type == DEVICE_TYPE:
+            _cannot_be_sent(f"a batch of {size} bytes on {device}")
+        return original(cls, size, device=device)
+
+    return new_shared
+
+
+def _only_off_device(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    @functools.wraps(reduce)
+    def reduce_off_device(value: Any) -> Any:
+        if value.device.type != DEVICE_TYPE:
+            return reduce(value)
+        what = f"a {type(value).__name__} of {tuple(value.size()) if isinstance(value, torch.Tensor) else value.size()}"
+        what = f"{what} on {value.device}"
+        if threading.current_thread().name == "QueueFeederThread":
+            # multiprocessing.Queue pickles in a thread of its own: an error there is printed and the receiver waits
+            # for ever. Send the error instead; it is raised where the tensor would have arrived.
+            return _cannot_be_sent, (what,)
+        return _cannot_be_sent(what)
+
+    return reduce_off_device
+
+
+def _cannot_be_sent(what: str) -> NoReturn:
+    raise DeviceError(
+        f"{what} cannot be sent to another process: device memory belongs to the process that made it. In a DataLoader "
+        f"worker, return it on the host and move it in the training process: batch.to({DEVICE_TYPE!r})"
+    )
+
+
+# Pinned memory ----------------------------------------------------------------------------------------------------
+
+
+def _pin_nothing() -> None:
+    """Host memory needs no pinning for the device: ``pin_memory()`` gives the tensor itself."""
+    if not _has_own_pinned_memory():
+        library = _library()
+        library.impl("is_pinned", lambda tensor, device=None: False, "CPU")  # noqa: ARG005
+        library.impl("pin_memory", lambda tensor, device=None: tensor, "CPU")  # noqa: ARG005
+        library.impl("_pin_memory", lambda tensor, device=None: tensor.clone(), "CPU")  # noqa: ARG005
+
+
+def _has_own_pinned_memory() -> bool:
+    """Whether this machine has an accelerator whose PyTorch backend pins host memory."""
+    return any(backend.is_available() for backend in (torch.cuda, torch.xpu, torch.mtia))
+
+
+@functools.cache
+def _library() -> torch.library.Library:
+    return torch.library.Library("aten", "IMPL")  # unregisters when it dies: kept for the life of the process
+
+
+# Backward passes --------------------------------------------------------------------------------------------------
+
+
+def _run_backward_in_the_calling_thread() -> None:
+    wrap_backward(single_threaded_backward)
+
+
+CURES: tuple[Cure, ...] = (
+    Cure(
+        "storages made by device",
+        'torch.UntypedStorage(n, device="fl") would end the process',
+        functools.cache(_make_storages),
+    ),
+    Cure(
+        "device tensors sent to another process",
+        "a DataLoader worker that returns device tensors would die without a word",
+        functools.cache(_refuse_to_share),
+    ),
+    Cure(
+        "pinned memory without another accelerator",
+        "DataLoader(pin_memory=True) would raise in scripts that use the host only",
+        functools.cache(_pin_nothing),
+    ),
+    Cure(
+        "backward passes in the calling thread",
+        "the autograd engine's own device threads would abort the process at exit",
+        functools.cache(_run_backward_in_the_calling_thread),
+    ),
+)

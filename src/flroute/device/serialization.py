@@ -1,0 +1,47 @@
+"""``torch.save`` and ``torch.load`` for device tensors, with every form of ``map_location``.
+
+PyTorch's own restorer for out-of-tree devices builds an empty storage on the device in C++, which a device written in
+Python cannot give it: the process would die. A restorer registered below the built-in ones answers first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from flroute.device.table import DEVICE_TYPE, to_index
+from flroute.device.tensors import to_device
+
+_PRIORITY = 5  # the built-in ones begin at 10 (torch/serialization.py), lower ones are asked first
+
+_installed = False
+
+
+def install() -> None:
+    """Register the device with ``torch.save`` and ``torch.load``."""
+    global _installed
+    if not _installed:
+        torch.serialization.register_package(_PRIORITY, _location_of, _restore)
+        _installed = True
+
+
+def installed() -> bool:
+    """Whether the device is registered with ``torch.save`` and ``torch.load``."""
+    return _installed
+
+
+def storage_on_device(host: torch.UntypedStorage, index: int) -> torch.UntypedStorage:
+    """A copy of a host storage on ``fl:index``."""
+    return to_device(torch.empty(0, dtype=torch.uint8).set_(host), index).untyped_storage()
+
+
+def _location_of(storage: Any) -> str | None:
+    device = storage.device
+    return f"{DEVICE_TYPE}:{device.index}" if device.type == DEVICE_TYPE else None
+
+
+def _restore(storage: Any, location: str) -> torch.UntypedStorage | None:
+    if location != DEVICE_TYPE and not location.startswith(f"{DEVICE_TYPE}:"):
+        return None
+    return storage_on_device(storage, to_index(location))

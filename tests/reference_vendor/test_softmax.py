@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from against_host import FLOATS, SHAPES, agree, run, values
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flroute.vendor import Unsupported
+
+
+@pytest.mark.parametrize("name", ["_softmax", "_log_softmax"])
+@given(data=st.data(), dtype=st.sampled_from(FLOATS))
+def test_forward_and_backward(name: str, data: Any, dtype: torch.dtype) -> None:
+    x = data.draw(values(data.draw(SHAPES), dtype))
+    dim = data.draw(st.integers(-max(x.ndim, 1), max(x.ndim, 1) - 1))
+    agree(f"aten::{name}", x, dim, False)
+    output = torch.softmax(x, dim) if name == "_softmax" else torch.log_softmax(x, dim)
+    agree(f"aten::{name}_backward_data", data.draw(values(tuple(x.shape), dtype)), output, dim, dtype)
+
+
+@pytest.mark.parametrize("name", ["_softmax", "_log_softmax"])
+def test_extremes(name: str) -> None:
+    inf = float("inf")
+    agree(f"aten::{name}", torch.tensor([[1e4, -1e4, 0], [-inf, 0, 1], [-inf, -inf, -inf], [inf, 0, 0], [float("nan"), 0, 1]]), 1, False)
+
+
+def test_a_gradient_of_another_dtype_is_left_to_the_host() -> None:
+    with pytest.raises(Unsupported):
+        run("aten::_softmax_backward_data", torch.ones(2), torch.ones(2), 0, torch.float16)

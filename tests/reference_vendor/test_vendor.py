@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import threading
+import warnings
+
+import numpy as np
+import pytest
+
+from flroute import reference_vendor
+from flroute.reference_vendor.support import fast
+from flroute.registry import broken_kernel_rule
+
+from against_host import KERNELS, run  # isort: skip
+import torch  # isort: skip
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: f"{kernel.op} {kernel.name}")
+def test_every_kernel_keeps_the_rules(kernel: object) -> None:
+    same_op = [other for other in KERNELS if other.op == kernel.op and other is not kernel]  # type: ignore[attr-defined]
+    assert broken_kernel_rule(kernel, same_op) is None
+
+
+def test_the_vendor_has_two_devices_and_its_kernels() -> None:
+    (vendor,) = reference_vendor.flroute_vendors()
+    assert vendor.name == "reference"
+    assert len(vendor.devices) == 2
+    assert all(facts.total_memory > 2**28 and facts.multi_processor_count >= 1 for facts in vendor.devices)
+    assert len(list(vendor.kernels)) == len(KERNELS)
+    assert {kernel.name for kernel in KERNELS} >= {"numpy:add", "numpy:convolution", "numpy:gelu"}
+
+
+def test_ufuncs_are_quiet_in_every_thread_and_leave_no_trace() -> None:
+    errors: list[BaseException] = []
+
+    def divide() -> None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                for _ in range(200):
+                    run("aten::reciprocal", torch.zeros(1000))
+        except BaseException as error:  # noqa: BLE001 - to be raised in the main thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=divide) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    with np.errstate(divide="raise"):
+        assert np.isinf(fast.run(np.true_divide, 1.0, 0.0))
+        with pytest.raises(FloatingPointError):
+            np.true_divide(1.0, 0.0)
