@@ -293,13 +293,17 @@ def test_recurrent_modules(make: Any) -> None:
     torch.testing.assert_close(module(x.to("fl"))[0].cpu(), host(x)[0], rtol=1e-4, atol=1e-5)
 
 
-def test_lazy_modules_materialize_where_they_were_moved() -> None:
-    module = nn.Sequential(nn.LazyLinear(3), nn.ReLU()).to("fl")
-    assert isinstance(module[0].weight, nn.parameter.UninitializedParameter)
-    assert module(torch.ones(2, 5, device="fl")).device == DEVICE
-    assert type(module[0].weight) is nn.Parameter
-    assert module[0].weight.shape == (3, 5)
-    assert devices_of(module) == {DEVICE}
+@pytest.mark.parametrize("make", [lambda: nn.LazyLinear(3), nn.LazyBatchNorm1d], ids=["parameters", "buffers"])
+@pytest.mark.parametrize("device", [HOST, DEVICE], ids=str)
+def test_lazy_modules_materialize_where_they_were_moved(make: Any, device: torch.device) -> None:
+    module = make()
+    weight = module.weight
+    module.to(device, torch.float64)
+    assert isinstance(module.weight, nn.parameter.UninitializedParameter)
+    assert module(torch.ones(2, 5, device=device, dtype=torch.float64)).device == device
+    assert module.weight is weight
+    assert type(weight) is nn.Parameter
+    assert devices_of(module) == {device}
 
 
 def test_meta_modules_get_memory_through_to_empty() -> None:
@@ -395,7 +399,7 @@ def test_a_tensor_that_the_conversion_returns_stays_the_callers_own() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_scripted_modules() -> None:
-    host = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).eval()
+    host = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
     module = nn.Sequential(torch.jit.script(host), nn.Linear(2, 2))
     x = torch.randn(4, 3)
     expected = module(x)

@@ -46,6 +46,7 @@ class Report:
         trace_path: where every call was written, if it was.
 
     Example:
+        >>> from flroute import Decision, Reason, Route
         >>> add = Decision("aten::add.Tensor", Route.NATIVE, "acme/asm:add", "fl:0", Reason.MATCHED, calls=3)
         >>> erf = Decision("aten::erf", Route.FALLBACK, None, "fl:0", Reason.NO_KERNEL, calls=1)
         >>> report = Report([add, erf], device="fl:0")

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ContextDecorator, ExitStack, contextmanager
+from functools import cache
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flroute import activation, registry
-from flroute.device import table
+from flroute.device import guard, table
 from flroute.errors import DeviceError, FlrouteError
 from flroute.report import Report
 from flroute.routing.accounting import DecisionLog
 from flroute.routing.router import Router
 from flroute.settings import Settings, load_settings
-from flroute.torch_compat import dispatch_stack_length, increment_versions, is_overload, outside_dispatch_modes, skip_in_dynamo
+from flroute.torch_compat import (
+    dispatch_stack_length,
+    increment_versions,
+    is_overload,
+    outside_dispatch_modes,
+    skip_in_dynamo,
+    wrap_backward,
+)
 from flroute.vocabulary import Decision, FallbackPolicy, Route
 
 _open: list[Session] = []
@@ -245,6 +253,8 @@ def enable(device: str | torch.device | None = None, **settings: Any) -> Session
     if device is not None:
         settings["device"] = str(device)
     activation.activate()
+    if not guard.installed():
+        _lift_modes_in_backward()
     return Session(load_settings(**settings))
 
 
@@ -280,17 +290,17 @@ def _current(index: int) -> Iterator[None]:
         table.set_current_index(before)
 
 
-def run_backward_outside_modes(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Where PyTorch's device guard could not be patched: take the session's mode off the stack during backward passes.
+@contextmanager
+def _outside_modes() -> Iterator[None]:
+    with outside_dispatch_modes():
+        yield
+
+
+@cache
+def _lift_modes_in_backward() -> None:
+    """Where PyTorch's device guard could not be patched: no dispatch mode is active while autograd runs.
 
     An error that leaves a mode inside the autograd engine would end the process (device/guard.py); one that leaves a
     kernel registered with PyTorch does not, and there the same router decides.
     """
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if not _thread.modes:
-            return backward(*args, **kwargs)
-        with outside_dispatch_modes():
-            return backward(*args, **kwargs)
-
-    return run
+    wrap_backward(_outside_modes)

@@ -274,6 +274,12 @@ def replaceable_tensors(module: torch.nn.Module) -> tuple[dict[str, Any], dict[s
     return (parameters, buffers) if isinstance(parameters, dict) else None
 
 
+def plain_alias(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as an ordinary tensor, whatever the subclass has to say about it."""
+    with torch._C.DisableTorchFunction():
+        return tensor.data
+
+
 def carries_more_than_its_impl(tensor: torch.Tensor) -> bool:
     """Whether a tensor's Python half belongs to its value: wrapper subclasses and fake tensors."""
     from torch._subclasses.fake_tensor import FakeTensor
@@ -287,12 +293,24 @@ def exchange(parameter: torch.Tensor, other: torch.Tensor) -> None:
 
     Doing it twice undoes it. ``.grad`` and ``requires_grad`` travel with the value. Hooks are kept by the Python object
     (THPVariable) and registered with the C++ tensor (AutogradMeta): the setters of these two attributes do both.
+    ``torch.utils.swap_tensors`` does less: it refuses weak references and living graphs, and loses the hooks.
     """
     with torch._C.DisableTorchFunction():
         hooks, late_hooks = parameter._backward_hooks, parameter._post_accumulate_grad_hooks  # type: ignore[attr-defined]
+        whole = carries_more_than_its_impl(parameter) or carries_more_than_its_impl(other)
         swap_tensor_impl(parameter, other)
+        if whole:
+            _exchange_python_halves(parameter, other)
         for tensor, before, after in ((other, None, None), (parameter, hooks, late_hooks)):
             tensor._backward_hooks, tensor._post_accumulate_grad_hooks = before, after  # type: ignore[attr-defined]
+
+
+def _exchange_python_halves(one: torch.Tensor, other: torch.Tensor) -> None:
+    slots = [name for kind in type(one).__mro__ for name in vars(kind).get("__slots__", ())]  # DTensor has some
+    for name in ("__class__", "__dict__", *slots):
+        ours, theirs = getattr(one, name, None), getattr(other, name, None)
+        setattr(one, name, theirs)
+        setattr(other, name, ours)
 
 
 def replace_new_shared(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

@@ -58,10 +58,18 @@ class Truth:
 
 
 def seed_everything(seed: int = SEED) -> None:
-    """One seed for every generator that samples or ops draw from."""
+    """One seed for every generator that samples draw from."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    seed_host(seed)
+
+
+def seed_host(seed: int = SEED) -> None:
+    """The generator that ops draw from, on the host and on the device alike.
+
+    ``torch.manual_seed`` also visits devices that are absent, and formats a stack trace for each.
+    """
+    torch.default_generator.manual_seed(seed)
 
 
 def check(trial: Trial, target: Target, outcome: Outcome) -> None:
@@ -88,7 +96,7 @@ def run_on_host(trial: Trial) -> Truth | None:
     """The truth, or ``None`` if the host refuses the call: then nothing is asked of the device."""
     arguments = trial.call.tensors()
     versions = [tensor._version for tensor in arguments]
-    seed_everything()
+    seed_host()
     try:
         result = trial.function(trial.call.input, *trial.call.args, **trial.call.kwargs)
     except Exception:  # samples that the host cannot compute are in PyTorch's databases too
@@ -112,7 +120,7 @@ def run_on_device(trial: Trial, call: Call, truth: Truth, target: Target, mode: 
     """
     arguments = call.tensors()
     gradients: tuple[torch.Tensor | None, ...] = ()
-    seed_everything()
+    seed_host()
     with target.mode(mode):
         result = trial.function(call.input, *call.args, **call.kwargs)
         if truth.cotangents and mode != INFERENCE:

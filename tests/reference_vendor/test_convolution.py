@@ -27,7 +27,6 @@ def convolutions(draw: st.DrawFn) -> dict[str, Any]:
     output_padding = [draw(st.integers(0, max(s, d) - 1)) if transposed else 0 for s, d in zip(stride, dilation, strict=True)]
     if transposed:  # the host refuses an output padding that leaves no output
         padding = [min(p, (d * (k - 1)) // 2) for p, d, k in zip(padding, dilation, kernel, strict=True)]
-        output_padding = [min(e, s - 1) for e, s in zip(output_padding, stride, strict=True)]
     dtype, layout = draw(st.sampled_from(FLOATS)), draw(LAYOUTS)
     torch.manual_seed(draw(st.integers(0, 1000)))
     shape = (inputs, outputs // groups) if transposed else (outputs, inputs // groups)

@@ -65,8 +65,9 @@ def test_functional(dtype: torch.dtype) -> None:
     agree("aten::_foreach_neg", xs)
 
 
-def test_norm_of_float32() -> None:
-    agree("aten::_foreach_norm.Scalar", _tensors(torch.float32), 2.0)
+def test_norm() -> None:
+    for dtype in FLOATS:
+        agree("aten::_foreach_norm.Scalar", _tensors(dtype), 2.0)
     with pytest.raises(Unsupported):
         run("aten::_foreach_norm.Scalar", _tensors(torch.float32), 1.0)
 

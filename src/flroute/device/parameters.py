@@ -21,12 +21,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from flroute.device.tensors import is_on_device
 from flroute.errors import DeviceError
 from flroute.torch_compat import (
     carries_more_than_its_impl,
     exchange,
+    plain_alias,
     replace_module_apply,
     replaceable_tensors,
 )
@@ -76,7 +78,7 @@ class _Probed:
         self._fn = fn
         self._first: Any = next((p for p in parameters if p.is_floating_point()), parameters[0])
         with torch.no_grad():
-            self.result: Any = fn(self._first)
+            self.result: Any = fn(_plain(self._first))
 
     def __call__(self, tensor: torch.Tensor) -> Any:
         if tensor is not self._first:
@@ -122,21 +124,23 @@ class _Conversion:
             if parameter is not None and id(parameter) not in self._moved:  # tied ones come up again
                 self._move(parameter, fn, f"{type(module).__name__}.{name}")
         for name, buffer in buffers.items():
-            if buffer is not None:
+            if is_lazy(buffer):
+                self._move(buffer, fn, f"{type(module).__name__}.{name}")
+            elif buffer is not None:
                 self._replaced_buffers.append((buffers, name, buffer))
                 buffers[name] = fn(buffer)
         return module
 
     def _move(self, parameter: torch.Tensor, fn: Convert, name: str) -> None:
         with torch.no_grad():
-            converted = fn(parameter)
+            converted = fn(_plain(parameter))
             if converted is parameter:
                 return
             value = _as_value_of(parameter, converted)
             if parameter.grad is not None:
                 value.grad = fn(parameter.grad).requires_grad_(parameter.grad.requires_grad)
         try:
-            _exchange(parameter, value)
+            exchange(parameter, value)
         except RuntimeError as error:
             raise DeviceError(
                 f"{name} cannot be moved from {parameter.device} to {value.device}: something in PyTorch's C++ refers to "
@@ -149,7 +153,7 @@ class _Conversion:
         for buffers, name, buffer in reversed(self._replaced_buffers):
             buffers[name] = buffer
         for parameter, old, _ in reversed(self._moved.values()):
-            _exchange(parameter, old)
+            exchange(parameter, old)
 
     def _watch_old_graphs(self) -> None:
         warned = threading.Event()
@@ -158,18 +162,19 @@ class _Conversion:
                 old.register_hook(_warn_of_lost_gradient(name, old.device, parameter.device, warned))
 
 
+def _plain(parameter: torch.Tensor) -> torch.Tensor:
+    """A parameter of a lazy module as a tensor without elements: it refuses to tell its shape, which every op needs."""
+    return plain_alias(parameter) if is_lazy(parameter) else parameter
+
+
 def _as_value_of(parameter: torch.Tensor, converted: torch.Tensor) -> torch.Tensor:
     """A leaf of our own to exchange with: ``converted`` itself may be somebody else's."""
-    if carries_more_than_its_impl(parameter) or carries_more_than_its_impl(converted):
-        return torch.nn.Parameter(converted, parameter.requires_grad)
-    return converted.detach().requires_grad_(parameter.requires_grad)
-
-
-def _exchange(parameter: torch.Tensor, value: torch.Tensor) -> None:
-    if carries_more_than_its_impl(parameter) or carries_more_than_its_impl(value):
-        torch.utils.swap_tensors(parameter, value)
-    else:
-        exchange(parameter, value)
+    with torch.inference_mode(False):
+        if converted.is_inference() and not parameter.is_inference():
+            converted = converted.clone()  # moved under inference_mode; the module must be able to train after it
+        if carries_more_than_its_impl(parameter) or carries_more_than_its_impl(converted):
+            return torch.nn.Parameter(converted, parameter.requires_grad)
+        return converted.detach().requires_grad_(parameter.requires_grad)
 
 
 def _warn_of_lost_gradient(

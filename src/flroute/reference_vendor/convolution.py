@@ -72,7 +72,6 @@ def _patches(x: Array, kernel_size: tuple[int, ...], window: Window) -> Result:
         padded = np.zeros((batch, channels, *grown), x.dtype)
         padded[window.interior(image)] = x
         x = padded
-    output = window.output(image, kernel_size)
     across = x.strides[2:]
     view = as_strided(
         x,
@@ -101,12 +100,11 @@ def _by_batch(matrix: Array, batch: int, image: Sequence[int]) -> Result:
     return np.ascontiguousarray(np.moveaxis(matrix.reshape(groups * channels, batch, *image), 0, 1))
 
 
-def _correlate(x: Array, weight: Array, window: Window) -> Result:
+def _correlate(x: Array, weight: Array, output: tuple[int, ...], window: Window) -> Result:
     """The convolution itself: ``weight`` is (out channels, in channels / groups, *kernel)."""
-    kernel_size = weight.shape[2:]
-    columns = _patches(x, kernel_size, window)
+    columns = _patches(x, weight.shape[2:], output, window)
     rows = weight.reshape(window.groups, weight.shape[0] // window.groups, columns.shape[1])
-    return _by_batch(np.matmul(rows, columns), x.shape[0], window.output(x.shape[2:], kernel_size))
+    return _by_batch(np.matmul(rows, columns), x.shape[0], output)
 
 
 def _spread(gradient: Array, weight: Array, image: Sequence[int], window: Window) -> Result:
@@ -126,7 +124,7 @@ def _spread(gradient: Array, weight: Array, image: Sequence[int], window: Window
 
 def _weight_gradient(x: Array, gradient: Array, weight: Array, window: Window) -> Result:
     """Gradient of ``_correlate`` for its weight."""
-    columns = _patches(x, weight.shape[2:], window)
+    columns = _patches(x, weight.shape[2:], gradient.shape[2:], window)
     rows = _by_group(gradient, window.groups)
     return np.matmul(rows, columns.transpose(0, 2, 1)).reshape(weight.shape)
 
@@ -150,7 +148,7 @@ def convolution(
         image = _transposed_size(x.shape[2:], weight.shape[2:], window, output_padding)
         result = _spread(x, weight, image, window)
     else:
-        result = _correlate(x, weight, window)
+        result = _correlate(x, weight, window.output(x.shape[2:], weight.shape[2:]), window)
     if bias is not None:
         result += bias.reshape(-1, *(1,) * (x.ndim - 2))
     return result
@@ -166,9 +164,14 @@ def _transposed_size(
             image, kernel_size, window.stride, window.padding, window.dilation, extra, strict=True
         )
     )
-    if window.output(size, kernel_size) != tuple(image) or min(size) < 1 or min(extra) < 0:
+    if min(size) < 1 or min(extra) < 0 or any(map(_too_large, extra, window.stride, window.dilation)):
         raise Unsupported(f"transposed convolution of {tuple(image)} to {size}")
     return size
+
+
+def _too_large(extra: int, stride: int, dilation: int) -> bool:
+    """Whether the host refuses an output padding."""
+    return extra >= max(stride, dilation)
 
 
 def _check_shapes(x: Array, weight: Array, bias: Array | None, window: Window, transposed: bool) -> None:
@@ -206,7 +209,7 @@ def convolution_backward(
     for_input = for_weight = for_bias = None
     if transposed:
         if wants_input:
-            for_input = _correlate(gradient, weight, window)
+            for_input = _correlate(gradient, weight, x.shape[2:], window)
         if wants_weight:
             for_weight = _weight_gradient(gradient, x, weight, window)
     else:

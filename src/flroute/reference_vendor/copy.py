@@ -103,7 +103,7 @@ def flip(x: Array, dims: Sequence[int]) -> Result:
 @kernel("aten::constant_pad_nd", dtypes=REALS)
 def constant_pad(x: Array, pad: Sequence[int], value: float = 0) -> Result:
     """Pairs in ``pad`` run from the last dimension backwards; a negative one cuts."""
-    check_scalars(x.dtype, value)
+    check_scalars(x.dtype, value or x.dtype.type(0).item())
     if len(pad) % 2 or len(pad) > 2 * x.ndim:
         raise Unsupported(f"padding {list(pad)} for {x.ndim} dimensions")
     source, target, shape = [slice(None)] * x.ndim, [slice(None)] * x.ndim, list(x.shape)

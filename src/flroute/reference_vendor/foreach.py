@@ -231,6 +231,4 @@ def zero_(targets: Arrays) -> None:
 def norm(xs: Arrays, ord: float = 2, dtype: Any = None) -> list[Any]:
     if ord != 2 or dtype is not None:
         raise Unsupported("only the 2-norm, in the dtype of the tensors")
-    if any(x.dtype.char == "d" for x in xs):
-        raise Unsupported("only float32, whose squares cannot overflow a double")
     return [narrow(np.sqrt(accurate_sum(np.square(wide(x)))), x) for x in xs]

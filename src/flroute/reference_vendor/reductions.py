@@ -206,7 +206,13 @@ def vector_norm(
     *,
     dtype: torch.dtype | None = None,
 ) -> Any:
-    if ord != 2 or x.dtype.char == "d":
-        raise Unsupported("only the 2-norm of float32, whose squares cannot overflow a double")
     over = axes(dim, x.ndim)
-    return np.sqrt(accurate_sum(np.square(wide(x)), over, keepdim)).astype(result_dtype(x, dtype))
+    if ord == 2:
+        norm = np.sqrt(accurate_sum(np.square(wide(x)), over, keepdim))
+    elif ord == 1:
+        norm = accurate_sum(np.absolute(x), over, keepdim)
+    elif ord == float("inf"):
+        norm = _extreme(np.maximum, np.absolute(x), dim, keepdim)
+    else:
+        raise Unsupported(f"a norm of order {ord}")
+    return norm.astype(result_dtype(x, dtype))

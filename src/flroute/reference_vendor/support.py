@@ -79,20 +79,31 @@ def rounded(ufunc: np.ufunc, *operands: Any, like: Array) -> Result:
 reduce: Callable[..., Any] = (
     np.ufunc.reduce
 )  # reduce(np.add, x, axis=...): for numpy's stubs, keepdims is a literal
-_BLOCK = 128  # numpy's own pairwise summation adds up to 128 numbers in sequence
 
 
 def accurate_sum(x: Array, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Any:
     """Sum in double precision, whatever the axis; the result is a double.
 
-    numpy sums pairwise along the fastest axis only. Along others it adds one by one, so a long double
-    sum is first folded in blocks; a float sum needs no more than double accumulators.
+    numpy sums pairwise along the fastest dimension only. Along the others it adds one by one, so there a sum of
+    doubles is folded in pairs first; a sum of floats needs no more than a double to add up in.
     """
-    if x.dtype.char == "d":
-        for dim in range(x.ndim - 1) if axis is None else axis:
-            if x.shape[dim] > 2 * _BLOCK and x.strides[dim] != x.itemsize:
-                x = np.add.reduceat(x, range(0, x.shape[dim], _BLOCK), axis=dim)
+    if x.dtype.char == "d" and axis is not None:
+        for dim in axis:
+            if x.strides[dim] != x.itemsize:
+                x = _folded(x, dim)
     return reduce(np.add, x, axis=axis, dtype=np.float64, keepdims=keepdims)
+
+
+def _folded(x: Array, dim: int) -> Array:
+    """Add up one half of ``x`` along ``dim`` with the other, again and again, until little is left."""
+    before = (slice(None),) * dim
+    while (size := x.shape[dim]) > 8:
+        half = size // 2
+        folded = x[(*before, slice(half))] + x[(*before, slice(half, 2 * half))]
+        if size % 2:
+            folded[(*before, slice(1))] += x[(*before, slice(size - 1, size))]
+        x = folded
+    return x
 
 
 # -- arguments ----------------------------------------------------------------------------------------
@@ -174,8 +185,8 @@ def float_values_long_index(values: torch.Tensor, index: torch.Tensor, *_: Any) 
 
 def result_dtype(x: Array, dtype: torch.dtype | None) -> np.dtype[Any]:
     """The dtype a reduction of ``x`` works in: as asked, else integers and bool become int64."""
-    if dtype is not None:
-        if dtype not in FLOAT_TYPES:
-            raise Unsupported(f"a result of {dtype}")
+    if dtype is None:
+        return x.dtype if x.dtype.kind == "f" else np.dtype(np.int64)
+    if dtype in FLOAT_TYPES or (dtype is torch.int64 and x.dtype.kind != "f"):
         return numpy_dtype(dtype)
-    return x.dtype if x.dtype.kind == "f" else np.dtype(np.int64)
+    raise Unsupported(f"a result of {dtype} from {x.dtype}")

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +21,8 @@ import torch
 from flroute.vocabulary import Decision, Reason, Rejection, Route
 
 SCHEMA_VERSION = 1
+
+_LEVELS = {"info": logging.INFO, "warning": logging.WARNING}
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
@@ -158,6 +161,8 @@ def log_event(level: str, decision: Decision) -> None:
     A program that configured structlog gets it there; any other gets it on the standard logger ``flroute``, where
     warnings show on stderr and the rest does not.
     """
+    if not structlog.is_configured() and not logging.getLogger("flroute").isEnabledFor(_LEVELS[level]):
+        return
     fields: dict[str, Any] = {
         "op": decision.op,
         "route": str(decision.route),
@@ -168,16 +173,15 @@ def log_event(level: str, decision: Decision) -> None:
         "shapes": decision.shapes,
         "call_site": decision.call_site,
     }
-    if structlog.is_configured():
-        logger = structlog.get_logger("flroute")
-    else:
-        logger = structlog.wrap_logger(
-            logging.getLogger("flroute"),
-            processors=[
-                structlog.stdlib.filter_by_level,
-                structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0),
-            ],
-            wrapper_class=structlog.stdlib.BoundLogger,
-        )
     event = "host fallback" if decision.route is Route.FALLBACK else "route chosen"
+    logger = structlog.get_logger("flroute") if structlog.is_configured() else _standard_logger()
     getattr(logger, level)(event, **fields)
+
+
+@cache
+def _standard_logger() -> Any:
+    return structlog.wrap_logger(
+        logging.getLogger("flroute"),
+        processors=[structlog.stdlib.filter_by_level, structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0)],
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )

@@ -9,12 +9,41 @@ import torch
 _META = torch.device("meta")
 
 
-def expected_results(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor | None] | None:
-    """Meta tensors with the shape, strides and dtype of each result.
+MAX_SIGNATURES = 8192
+"""Signatures remembered in the process; with more, the memory starts anew."""
+
+Expected = list["torch.Tensor | None"]
+
+_known: dict[Any, Expected | None] = {}
+
+
+def expected_results(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expected | None:
+    """Meta tensors with the shape, strides and dtype of each result; remembered by the arguments' signature.
 
     Returns:
         One entry per tensor result, or ``None`` if PyTorch cannot tell without the data (``nonzero``, ``unique``).
     """
+    try:
+        key = (op, *map(_signature, args), *((name, _signature(value)) for name, value in kwargs.items()))
+        if key in _known:
+            return _known[key]
+    except TypeError:  # an argument that cannot be hashed
+        return _ask_pytorch(op, args, kwargs)
+    if len(_known) >= MAX_SIGNATURES:
+        _known.clear()
+    expected = _known[key] = _ask_pytorch(op, args, kwargs)
+    return expected
+
+
+def _signature(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.stride(), value.dtype
+    if isinstance(value, list | tuple):
+        return tuple(_signature(item) for item in value)
+    return value.__class__, value
+
+
+def _ask_pytorch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expected | None:
     try:
         with torch.no_grad():
             result = op(*(_to_meta(a) for a in args), **{name: _to_meta(value) for name, value in kwargs.items()})
