@@ -19,13 +19,15 @@ demo: $(READY)  ## train a small CNN on the host and on the device, and account 
 	$(BIN)/flroute demo $(ARGS)
 
 test: $(READY)  ## what CI runs: PyTorch's databases in full for float32, a third of the samples for other dtypes
-	$(PYTEST) $(ARGS)
-
-test-fast: $(READY)  ## all tests but PyTorch's databases
-	$(PYTEST) --ignore=tests/conformance $(ARGS)
+	$(PYTEST) tests/conformance --conformance-device=opaque
+	$(PYTEST)
 
 test-all: $(READY)  ## everything: every sample of every dtype
-	$(PYTEST) --samples=all $(ARGS)
+	$(PYTEST) tests/conformance --conformance-device=opaque
+	$(PYTEST) --samples=all
+
+test-fast: $(READY)  ## all tests but PyTorch's databases (ARGS="-k settings")
+	$(PYTEST) --ignore=tests/conformance $(ARGS)
 
 bench: $(READY)  ## what routing costs, against a no-op TorchDispatchMode
 	$(BIN)/python benchmarks/routing.py $(ARGS)

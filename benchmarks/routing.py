@@ -35,7 +35,10 @@ def seconds_per_call(work: Callable[[], Any], calls: int) -> float:
 
 
 def compare(
-    routed: Callable[[], Any], baseline: Callable[[], Any], calls: int, session: Callable[[], AbstractContextManager[Any]]
+    routed: Callable[[], Any],
+    baseline: Callable[[], Any],
+    calls: int,
+    session: Callable[[], AbstractContextManager[Any]],
 ) -> tuple[float, float, float]:
     """Median microseconds of both, and the median of their ratios, measured in turn."""
     rows = []
@@ -55,7 +58,11 @@ def mlp_step(device: str) -> Callable[[], Any]:
     """A training step of a 3-layer perceptron on ``device``."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(
-        torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)
+        torch.nn.Linear(64, 128),
+        torch.nn.ReLU(),
+        torch.nn.Linear(128, 128),
+        torch.nn.ReLU(),
+        torch.nn.Linear(128, 10),
     ).to(device)
     x, y = torch.randn(64, 64).to(device), torch.randint(0, 10, (64,)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)

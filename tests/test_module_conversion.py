@@ -131,7 +131,8 @@ def test_a_living_host_graph_does_not_stop_the_move_and_its_loss_of_gradient_is_
         loss.backward()
     assert len([w for w in said if "lost" in str(w.message)]) == 1
     assert module.weight.grad is None
-    torch.testing.assert_close(x.grad, weight_before.sum(0, keepdim=True))  # the old graph's own result is right
+    # the old graph itself is intact
+    torch.testing.assert_close(x.grad, weight_before.sum(0, keepdim=True))
 
     module(torch.ones(1, 3, device="fl")).sum().backward()
     assert torch.equal(module.weight.grad.cpu(), torch.ones(2, 3))
@@ -171,7 +172,7 @@ def test_parameter_hooks_run_on_the_device_once_and_can_be_removed() -> None:
     calls: list[tuple[str, torch.device]] = []
     doubling = module.weight.register_hook(lambda g: calls.append(("before", g.device)) or g * 2)
     late = module.weight.register_post_accumulate_grad_hook(
-        lambda p: calls.append(("after", p.device)) if p is module.weight else calls.append(("other", p.device))
+        lambda p: calls.append(("after" if p is module.weight else "of another", p.device))
     )
     module.to("fl")
     module(torch.ones(1, 3, device="fl")).sum().backward()
@@ -197,16 +198,18 @@ def test_a_move_under_inference_mode_leaves_a_module_that_trains() -> None:
 # All or nothing ---------------------------------------------------------------------------------------------------
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     pass
 
 
-def refuse_at(count: int, fn: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+def refuse_at(
+    count: int, fn: Callable[[torch.Tensor], torch.Tensor]
+) -> Callable[[torch.Tensor], torch.Tensor]:
     calls = iter(range(1, count + 1))
 
     def convert(tensor: torch.Tensor) -> torch.Tensor:
         if next(calls) == count:
-            raise Refused
+            raise RefusedError
         return fn(tensor)
 
     return convert
@@ -222,14 +225,18 @@ def test_an_error_at_any_tensor_leaves_the_module_as_it_was(count: int, back: bo
     source, target = (DEVICE, HOST) if back else (HOST, DEVICE)
     module.to(source)
     before, objects = snapshot(module), list(module.parameters())
-    tensors = [*module.buffers(), *(p.grad for p in module.parameters())]
 
-    with pytest.raises(Refused):
+    def buffers_and_gradients() -> list[torch.Tensor | None]:
+        return [*module.buffers(), *(p.grad for p in module.parameters())]
+
+    tensors = buffers_and_gradients()
+
+    with pytest.raises(RefusedError):
         module._apply(refuse_at(count, lambda t: t.to(target)))
 
     assert devices_of(module) == {source}
     assert all(a is b for a, b in zip(module.parameters(), objects, strict=True))
-    assert all(a is b for a, b in zip((*module.buffers(), *(p.grad for p in module.parameters())), tensors, strict=True))
+    assert all(a is b for a, b in zip(buffers_and_gradients(), tensors, strict=True))
     assert_same_values(module, before)
     module(torch.randn(3, 4).to(source)).sum().backward()
     assert seen == [1]
@@ -293,7 +300,9 @@ def test_recurrent_modules(make: Any) -> None:
     torch.testing.assert_close(module(x.to("fl"))[0].cpu(), host(x)[0], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("make", [lambda: nn.LazyLinear(3), nn.LazyBatchNorm1d], ids=["parameters", "buffers"])
+@pytest.mark.parametrize(
+    "make", [lambda: nn.LazyLinear(3), nn.LazyBatchNorm1d], ids=["parameters", "buffers"]
+)
 @pytest.mark.parametrize("device", [HOST, DEVICE], ids=str)
 def test_lazy_modules_materialize_where_they_were_moved(make: Any, device: torch.device) -> None:
     module = make()
@@ -320,7 +329,14 @@ def test_meta_modules_get_memory_through_to_empty() -> None:
     assert devices_of(module) == {torch.device("meta")}
 
 
-@pytest.mark.parametrize("narrow", [lambda m: m.half(), lambda m: m.to(torch.float16), lambda m: m.type(torch.float16)])
+NARROWINGS: list[Callable[[nn.Module], nn.Module]] = [
+    lambda m: m.half(),
+    lambda m: m.to(torch.float16),
+    lambda m: m.type(torch.float16),
+]
+
+
+@pytest.mark.parametrize("narrow", NARROWINGS)
 def test_dtype_conversions_on_the_device(narrow: Callable[[nn.Module], nn.Module]) -> None:
     module = nn.Sequential(nn.Linear(3, 2), nn.Embedding(2, 2)).to("fl")
     objects, before = list(module.parameters()), snapshot(module)
@@ -331,7 +347,9 @@ def test_dtype_conversions_on_the_device(narrow: Callable[[nn.Module], nn.Module
 
 
 def test_parametrized_modules() -> None:
-    module = nn.Sequential(parametrizations.weight_norm(nn.Linear(3, 2)), parametrizations.spectral_norm(nn.Linear(2, 2)))
+    module = nn.Sequential(
+        parametrizations.weight_norm(nn.Linear(3, 2)), parametrizations.spectral_norm(nn.Linear(2, 2))
+    )
     host, x = copy.deepcopy(module).eval(), torch.randn(4, 3)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     module.to("fl").eval()
@@ -454,7 +472,9 @@ HOST_CONVERSIONS: list[Callable[[torch.Tensor], torch.Tensor]] = [
 
 @pytest.mark.parametrize("convert", HOST_CONVERSIONS)
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_host_conversions_are_pytorchs_own(convert: Any, overwrite: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_conversions_are_pytorchs_own(
+    convert: Any, overwrite: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     results = []
     for apply in (nn.Module._apply, nn.Module._apply.__wrapped__):
         with monkeypatch.context() as patched:

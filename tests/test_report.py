@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from flroute.report import Report
 from flroute.vocabulary import Decision, FallbackPolicy, Reason, Rejection, Route
@@ -24,7 +27,7 @@ ADD_64 = Decision(
 ERF = Decision(
     "aten::erf", Route.FALLBACK, None, "fl:0", Reason.NO_KERNEL, detail="write a kernel for <aten::erf>",
     rejected=(Rejection("acme/asm:erf", Reason.DTYPE, "float64"),),
-    calls=2, seconds=0.001, bytes_to_host=800, bytes_to_device=400,
+    call_site="train.py:7", calls=2, seconds=0.001, bytes_to_host=800, bytes_to_device=400,
 )  # fmt: skip
 LINEAR = Decision("aten::linear", Route.DECOMPOSED, None, "fl:0", Reason.COMPOSITE, calls=5)
 VIEW = Decision("aten::t", Route.VIEW, None, "fl:0", Reason.METADATA, calls=1000)
@@ -69,11 +72,26 @@ def test_the_table_says_who_what_and_why(report: Report) -> None:
     text = str(report)
     for word in ("op", "route", "kernel", "calls", "time", "reason", "reference/numpy:add", "1.75 s"):
         assert word in text
-    assert "no_kernel: write a kernel for <aten::erf>" in text
+    assert "aten::erf, 2 calls, first from train.py:7: no_kernel: write a kernel for <aten::erf>" in text
     assert "native share: 80.0%" in text
     assert "412 to the device, 800 to the host" in text
     assert "\x1b[" not in text
     assert repr(report) == text
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_names_stay_whole_on_every_terminal(width: int, report: Report) -> None:
+    text = io.StringIO()
+    Console(file=text, width=width).print(report)
+    for name in (
+        "aten::add.Tensor",
+        "reference/numpy:add",
+        "aten::_to_copy",
+        "fallback",
+        "native share: 80.0%",
+    ):
+        assert name in text.getvalue()
+    assert max(map(len, text.getvalue().splitlines())) <= width
 
 
 def test_markup_in_a_reason_is_text() -> None:
@@ -81,6 +99,16 @@ def test_markup_in_a_reason_is_text() -> None:
         "aten::erf", Route.FALLBACK, None, "fl:0", Reason.PREDICATE, detail="[red]not[/red] [/x]", calls=1
     )
     assert "[red]not[/red] [/x]" in str(Report([odd], device="fl:0"))
+
+
+def test_every_fallback_is_told_once_with_its_reason() -> None:
+    report = Report(
+        [ERF, replace(ERF, dtypes=("float64",), calls=5), replace(ERF, detail="other")], device="fl:0"
+    )
+    told = [line for line in report.summary() if line.startswith("  aten::erf")]
+    assert [line.split(",")[1] for line in told] == [" 7 calls", " 2 calls"]
+    assert len(report.rows()) == 1
+    assert "fallbacks: none" in str(Report([ADD], device="fl:0"))
 
 
 def test_the_trace_is_named() -> None:
@@ -112,7 +140,7 @@ class _Cells(HTMLParser):
 def test_html_is_escaped(detail: str) -> None:
     odd = Decision("aten::erf", Route.FALLBACK, None, "fl:0", Reason.PREDICATE, detail=detail, calls=1)
     cells = _Cells(Report([odd], device="fl:0")._repr_html_())
-    assert f"predicate: {detail}" in cells.texts
+    assert f"  aten::erf, 1 call, first from unknown: predicate: {detail}" in cells.texts
     assert set(cells.tags) == {"div", "table", "thead", "tbody", "tr", "th", "td", "p", "br"}
 
 

@@ -183,14 +183,9 @@ def compare(*, device: str, fallback: str, epochs: int, seed: int, console: Cons
 
 
 def show(comparison: Comparison, console: Console) -> None:
-    """Print the decisions, every fallback, and both accuracies last."""
+    """Print the report, then both accuracies."""
     report = comparison.report
     console.print(report.sorted_by("seconds"))
-    console.print(f"fallbacks: {len(report.fallbacks) or 'none'}")
-    for decision in report.fallbacks:
-        console.print(
-            f"  {decision.op} x{decision.calls}: {decision.reason}  {decision.detail}", markup=False
-        )
     outcomes = Table("", box=None, pad_edge=False)
     outcomes.add_column("test accuracy", justify="right")
     outcomes.add_column("seconds", justify="right")

@@ -13,7 +13,7 @@ from enum import Enum
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from flroute.errors import SettingsError
+from flroute.errors import FlrouteError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -73,26 +73,33 @@ class Diagnosis:
 
 
 def diagnose() -> Diagnosis:
-    """Look at everything; nothing that is broken can stop the looking."""
-    parts: tuple[Callable[[], Iterator[Check]], ...] = (
-        _versions,
-        _settings,
-        _device,
-        _autoload,
-        _cures,
-        _vendors,
-    )
-    return Diagnosis(tuple(check for part in parts for check in part()))
+    """Look at everything; what is broken is red, and does not stop the looking."""
+    parts = {
+        "versions": _versions,
+        "settings": _settings,
+        "device": _device,
+        "autoload": _autoload,
+        "cures": _cures,
+        "vendors": _vendors,
+    }
+    return Diagnosis(tuple(check for about, part in parts.items() for check in _looked_at(about, part)))
+
+
+def _looked_at(about: str, part: Callable[[], Iterator[Check]]) -> Iterator[Check]:
+    try:
+        yield from part()
+    except FlrouteError as error:
+        yield Check(about, State.RED, str(error))
 
 
 def _versions() -> Iterator[Check]:
     import torch
 
-    from flroute.torch_compat import TESTED
+    from flroute.torch_compat import TESTED, TORCH_VERSION
 
     yield Check("flroute", State.OK, version("flroute"))
     yield Check("python", State.OK, f"{platform.python_version()} ({sys.executable})")
-    tested = torch.__version__.rpartition(".")[0] in TESTED
+    tested = f"{TORCH_VERSION.major}.{TORCH_VERSION.minor}" in TESTED
     found = (
         torch.__version__ if tested else f"{torch.__version__}; flroute is tested with {', '.join(TESTED)}"
     )
@@ -103,11 +110,7 @@ def _versions() -> Iterator[Check]:
 def _settings() -> Iterator[Check]:
     from flroute.settings import explain_settings
 
-    try:
-        explained = explain_settings()
-    except SettingsError as error:
-        yield Check("settings", State.RED, str(error))
-        return
+    explained = explain_settings()
     if not explained:
         yield Check("settings", State.OK, "all at their defaults")
     for name, origin in explained.items():

@@ -32,9 +32,7 @@ class VendorError(FlrouteError):
 
     def __init__(self, plugin: str, hook: str, definition: str, rule: str) -> None:
         self.plugin, self.hook, self.definition, self.rule = plugin, hook, definition, rule
-        super().__init__(
-            f"vendor plugin {plugin!r}, hook {hook!r}: {rule}\n  definition: {definition}"
-        )
+        super().__init__(f"vendor plugin {plugin!r}, hook {hook!r}: {rule}\n  definition: {definition}")
 
 
 class KernelResultError(FlrouteError):

@@ -104,7 +104,9 @@ class Registry:
         hook = self.manager.subset_hook_caller("flroute_vendors", remove_plugins=others)
         try:
             return [vendor for answer in hook() for vendor in answer]
-        except Exception as error:  # a vendor's code may raise anything; it must not take flroute down with it
+        except (
+            Exception
+        ) as error:  # a vendor's code may raise anything; it must not take flroute down with it
             self._problem(name, "flroute_vendors", plugin, f"the hook raised {type(error).__name__}: {error}")
             return []
 
@@ -128,7 +130,9 @@ class Registry:
                 try:
                     found = [kernel for answer in hook(vendor=vendor) for kernel in answer]
                 except Exception as error:  # as in _ask
-                    self._problem(name, "flroute_kernels", plugin, f"the hook raised {type(error).__name__}: {error}")
+                    self._problem(
+                        name, "flroute_kernels", plugin, f"the hook raised {type(error).__name__}: {error}"
+                    )
                     continue
                 self._add_kernels(vendor, found, name, "flroute_kernels", first=True)
 
@@ -204,14 +208,10 @@ def _signature_rule(kernel: Kernel, op: Any) -> str | None:
     keywords = {p.name: p for p in parameters.values() if p.kind == inspect.Parameter.KEYWORD_ONLY}
     expected = [argument for argument in op._schema.arguments if not argument.kwarg_only]
     if len(positional) != len(expected):
-        return (
-            f"kernel {kernel.name} takes {len(positional)} positional arguments, {kernel.op} has {len(expected)}: {op._schema}"
-        )
+        return f"kernel {kernel.name} takes {len(positional)} positional arguments, {kernel.op} has {len(expected)}: {op._schema}"
     named = {argument.name: argument for argument in op._schema.arguments if argument.kwarg_only}
     if set(keywords) != set(named):
-        return (
-            f"kernel {kernel.name} has the keyword-only arguments {sorted(keywords)}, {kernel.op} has {sorted(named)}: {op._schema}"
-        )
+        return f"kernel {kernel.name} has the keyword-only arguments {sorted(keywords)}, {kernel.op} has {sorted(named)}: {op._schema}"
     pairs = [*zip(positional, expected, strict=True), *((keywords[name], named[name]) for name in named)]
     for parameter, argument in pairs:
         if not _same_default(parameter, argument):
@@ -255,7 +255,9 @@ def _load(found: Iterable[EntryPoint]) -> Registry:
             plugin = entry.load()
         except Exception as error:  # a broken vendor package must not break flroute: it is named and skipped
             registry.problems.append(
-                VendorError(entry.name, "import", entry.value, f"importing it raised {type(error).__name__}: {error}")
+                VendorError(
+                    entry.name, "import", entry.value, f"importing it raised {type(error).__name__}: {error}"
+                )
             )
             continue
         registry.add(plugin, entry.name)
@@ -280,12 +282,15 @@ def register(plugin: object, name: str) -> tuple[table.Device, ...]:
         for vendor in added:
             del registry.vendors[vendor.name], registry.kernels[vendor.name]
         raise problem
-    return tuple(device for vendor in added for device in table.append(_devices_of(vendor, table.device_count())))
+    return tuple(
+        device for vendor in added for device in table.append(_devices_of(vendor, table.device_count()))
+    )
 
 
 def _devices_of(vendor: Vendor, start: int) -> list[table.Device]:
     return [
-        table.Device(start + i, vendor.name, i, facts, vendor.memory) for i, facts in enumerate(vendor.devices)
+        table.Device(start + i, vendor.name, i, facts, vendor.memory)
+        for i, facts in enumerate(vendor.devices)
     ]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from flroute.vocabulary import Decision, Route
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 
 SCHEMA_VERSION = 1
 
@@ -109,20 +109,8 @@ class Report:
         return sum(decision.calls for decision in self.decisions if decision.route == route)
 
     def rows(self) -> list[Decision]:
-        """The lines of the table: decisions that differ in dtypes and shapes only, added up."""
-        groups: dict[tuple[Any, ...], list[Decision]] = {}
-        for d in self.decisions:
-            groups.setdefault((d.op, d.route, d.kernel, d.device, d.reason, d.detail), []).append(d)
-        return [
-            replace(
-                group[0],
-                calls=sum(d.calls for d in group),
-                seconds=_seconds(group),
-                bytes_to_host=sum(d.bytes_to_host for d in group),
-                bytes_to_device=sum(d.bytes_to_device for d in group),
-            )
-            for group in groups.values()
-        ]
+        """The lines of the table: decisions of one op, route, kernel, device and reason, added up."""
+        return _added_up(self.decisions, lambda d: (d.op, d.route, d.kernel, d.device, d.reason))
 
     def sorted_by(self, key: str) -> Report:
         """The same report with its decisions sorted.
@@ -160,7 +148,7 @@ class Report:
         return target
 
     def summary(self) -> list[str]:
-        """The report in a few lines of text."""
+        """The report in a few lines of text, and every fallback with its reason."""
         lines = [f"device {self.device}: {_count(sum(d.calls for d in self.decisions), 'call')}"]
         lines += [
             f"  {route}: {_count(total.calls, 'call')} of {_count(total.ops, 'op')}{_in_words(total.seconds)}"
@@ -171,22 +159,30 @@ class Report:
         lines.append(
             f"bytes moved: {self.bytes_to_device:,} to the device, {self.bytes_to_host:,} to the host"
         )
+        fallbacks = _added_up(self.fallbacks, lambda d: (d.op, d.reason, d.detail))
+        lines.append("fallbacks:" if fallbacks else "fallbacks: none")
+        lines += [
+            f"  {d.op}, {_count(d.calls, 'call')}, first from {d.call_site or 'unknown'}: {d.reason}: {d.detail}"
+            for d in fallbacks
+        ]
         if self.trace_path:
             lines.append(f"every call is in {self.trace_path}")
         return lines
 
-    def __rich__(self) -> RenderableType:
-        from rich import box
-        from rich.console import Group
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(title="Decisions", title_justify="left", box=box.SIMPLE_HEAD)
-        for name in _COLUMNS:
-            table.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")
+        narrow = options.max_width < _WIDE
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold underline")
+        for name in _NARROW_COLUMNS if narrow else _COLUMNS:
+            justify: JustifyMethod = "right" if name in _NUMBERS else "left"
+            table.add_column(name, justify=justify, no_wrap=True)
         for row in self.rows():
-            table.add_row(*(Text(cell) for cell in _cells(row)), style=_STYLES.get(row.route, "dim"))
-        return Group(table, *(Text(line) for line in self.summary()))
+            cells = _narrow_cells(row) if narrow else _cells(row)
+            table.add_row(*map(Text, cells), style=_STYLES.get(row.route, "dim"))
+        yield table
+        yield Text("\n".join(["", *self.summary()]))
 
     def __str__(self) -> str:
         from rich.console import Console
@@ -214,20 +210,36 @@ class Report:
 
 
 _COLUMNS = ("op", "route", "kernel", "device", "calls", "time", "reason")
+_NARROW_COLUMNS = ("op, kernel", "route", "calls", "time", "reason")
 _NUMBERS = frozenset({"calls", "time"})
+_WIDE = 132
+"""Columns of a terminal that hold a line of the whole table; in fewer, the kernel stands below its op."""
 
 
-def _cells(row: Decision) -> tuple[str, ...]:
-    reason = f"{row.reason}: {row.detail}" if row.detail else str(row.reason)
-    return (
-        row.op,
-        str(row.route),
-        row.kernel or "",
-        row.device,
-        f"{row.calls:,}",
-        _time(row.seconds),
-        reason,
-    )
+def _cells(d: Decision) -> tuple[str, ...]:
+    return (d.op, str(d.route), d.kernel or "", d.device, f"{d.calls:,}", _time(d.seconds), str(d.reason))
+
+
+def _narrow_cells(d: Decision) -> tuple[str, ...]:
+    op, route, kernel, _, *rest = _cells(d)
+    return (f"{op}\n  {kernel}" if kernel else op, route, *rest)
+
+
+def _added_up(decisions: Sequence[Decision], key: Callable[[Decision], object]) -> list[Decision]:
+    """One decision for all that share a key, in the order first met."""
+    groups: dict[object, list[Decision]] = {}
+    for decision in decisions:
+        groups.setdefault(key(decision), []).append(decision)
+    return [
+        replace(
+            group[0],
+            calls=sum(d.calls for d in group),
+            seconds=_seconds(group),
+            bytes_to_host=sum(d.bytes_to_host for d in group),
+            bytes_to_device=sum(d.bytes_to_device for d in group),
+        )
+        for group in groups.values()
+    ]
 
 
 def _seconds(decisions: Sequence[Decision]) -> float | None:

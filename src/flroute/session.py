@@ -88,7 +88,7 @@ class RoutingMode(TorchDispatchMode):
         return False
 
     def __init__(self, router: Router) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.router = router
         self._handlers: dict[Any, Any] = router.mode_table
         self._beneath = -1
@@ -105,15 +105,15 @@ class RoutingMode(TorchDispatchMode):
         self._beneath = depth if depth == sessions_beneath else -1
         if self._outer is not None:
             self._outer_beneath, self._outer._beneath = self._outer._beneath, -1
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         modes.append(self)
         return self
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, *exc: object) -> None:
         _thread.modes.remove(self)
         if self._outer is not None:
             self._outer._beneath = self._outer_beneath
-        super().__exit__(*exc)
+        super().__exit__(*exc)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # Other subclasses (fake, functional, ...) are not ours; nor is a call under an infrastructure mode, which sits
@@ -152,7 +152,9 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
 
     def __enter__(self) -> Session:
         if self._stack is not None:
-            raise FlrouteError("this session is already open; nest another one: flroute.enable(...) inside it")
+            raise FlrouteError(
+                "this session is already open; nest another one: flroute.enable(...) inside it"
+            )
         with ExitStack() as stack:
             stack.enter_context(self._listed())
             stack.enter_context(self._in_this_thread())
@@ -205,7 +207,9 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
             fl:0
         """
         if self._stack is None:
-            raise FlrouteError("attach() needs an open session: call it inside `with flroute.enable(...) as session:`")
+            raise FlrouteError(
+                "attach() needs an open session: call it inside `with flroute.enable(...) as session:`"
+            )
         return self._in_this_thread()
 
     @property

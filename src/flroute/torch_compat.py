@@ -137,9 +137,9 @@ def without_host_autocast() -> Any:
     return torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_HOST)
 
 
-def host_storage_at(address: int, nbytes: int) -> torch.UntypedStorage:
+def host_storage_at(address: int, nbytes: int) -> Any:
     """A host storage over memory that someone else owns and keeps alive."""
-    return torch._C._construct_storage_from_data_pointer(address, torch.device("cpu"), nbytes)  # type: ignore[no-any-return]
+    return torch._C._construct_storage_from_data_pointer(address, torch.device("cpu"), nbytes)
 
 
 def storage_use_count(storage: torch.UntypedStorage) -> int:
@@ -188,6 +188,12 @@ _VTABLE_SLOTS = 40
 _SLOT_GET_DEVICE, _SLOT_SET_DEVICE, _SLOT_UNCHECKED_SET_DEVICE, _SLOT_EXCHANGE_STREAM = 2, 3, 4, 9
 
 
+def _address(value: int | None) -> int:
+    if not value:
+        raise CompatibilityError("PyTorch's device guard registry holds no guard where one was registered")
+    return value
+
+
 class DeviceGuardPatch:
     """Replaces four slots of the device guard's C++ vtable.
 
@@ -200,11 +206,12 @@ class DeviceGuardPatch:
     def __init__(self, current_device: Callable[[], int]) -> None:
         library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so"))
         registry = (ctypes.c_void_p * (_PRIVATEUSE1 + 1)).in_dll(library, _REGISTRY_SYMBOL)
-        self._object = ctypes.c_void_p.from_address(registry[_PRIVATEUSE1])
+        guard, host_guard = (_address(registry[i]) for i in (_PRIVATEUSE1, 0))
+        self._object = ctypes.c_void_p.from_address(guard)
         header = 2 * ctypes.sizeof(ctypes.c_void_p)  # offset-to-top and type_info precede a vtable
         table = ctypes.c_void_p * (_VTABLE_SLOTS + 2)
-        self._original = self._object.value
-        host = table.from_address(ctypes.c_void_p.from_address(registry[0]).value - header)
+        self._original = _address(self._object.value)
+        host = table.from_address(_address(ctypes.c_void_p.from_address(host_guard).value) - header)
         self._table = table(*table.from_address(self._original - header))
         for slot in (_SLOT_SET_DEVICE, _SLOT_UNCHECKED_SET_DEVICE, _SLOT_EXCHANGE_STREAM):
             self._table[2 + slot] = host[2 + slot]
@@ -225,8 +232,10 @@ class DeviceGuardPatch:
 def guard_can_be_patched() -> bool:
     """Whether the vtable layout above is the one of this PyTorch: tested releases, Itanium C++ ABI."""
     minor = f"{TORCH_VERSION.major}.{TORCH_VERSION.minor}"
-    return os.name == "posix" and minor in TESTED and os.path.exists(
-        os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so")
+    return (
+        os.name == "posix"
+        and minor in TESTED
+        and os.path.exists(os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so"))
     )
 
 
@@ -296,17 +305,20 @@ def exchange(parameter: torch.Tensor, other: torch.Tensor) -> None:
     ``torch.utils.swap_tensors`` does less: it refuses weak references and living graphs, and loses the hooks.
     """
     with torch._C.DisableTorchFunction():
-        hooks, late_hooks = parameter._backward_hooks, parameter._post_accumulate_grad_hooks  # type: ignore[attr-defined]
+        hooks, late_hooks = parameter._backward_hooks, parameter._post_accumulate_grad_hooks
         whole = carries_more_than_its_impl(parameter) or carries_more_than_its_impl(other)
         swap_tensor_impl(parameter, other)
         if whole:
             _exchange_python_halves(parameter, other)
-        for tensor, before, after in ((other, None, None), (parameter, hooks, late_hooks)):
-            tensor._backward_hooks, tensor._post_accumulate_grad_hooks = before, after  # type: ignore[attr-defined]
+        other._backward_hooks = None
+        other._post_accumulate_grad_hooks = None  # type: ignore[assignment]
+        parameter._backward_hooks, parameter._post_accumulate_grad_hooks = hooks, late_hooks
 
 
 def _exchange_python_halves(one: torch.Tensor, other: torch.Tensor) -> None:
-    slots = [name for kind in type(one).__mro__ for name in vars(kind).get("__slots__", ())]  # DTensor has some
+    slots = [
+        name for kind in type(one).__mro__ for name in vars(kind).get("__slots__", ())
+    ]  # DTensor has some
     for name in ("__class__", "__dict__", *slots):
         ours, theirs = getattr(one, name, None), getattr(other, name, None)
         setattr(one, name, theirs)
@@ -314,7 +326,7 @@ def _exchange_python_halves(one: torch.Tensor, other: torch.Tensor) -> None:
 
 
 def replace_new_shared(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Put ``make(original)`` in the place of ``UntypedStorage._new_shared``: memory for batches made in DataLoader workers."""
+    """Put ``make(original)`` in the place of ``UntypedStorage._new_shared``, where DataLoader workers put batches."""
     storage = torch.UntypedStorage
     storage._new_shared = classmethod(make(storage._new_shared.__func__))  # type: ignore[assignment,attr-defined]
 
@@ -332,4 +344,4 @@ def wrap_backward(around: Callable[[], Any]) -> None:
             return run(*args, **kwargs)
 
     torch.autograd.graph._engine_run_backward = run_inside
-    torch.autograd._engine_run_backward = run_inside
+    torch.autograd._engine_run_backward = run_inside  # type: ignore[attr-defined]

@@ -79,8 +79,8 @@ def trials(op: OpInfo, sample: SampleInput, number: int) -> Iterator[Trial]:
         )
     if number == 0 and op.supports_out and "out" not in sample.kwargs:
         for what, make in (("out=", torch.zeros_like), ("empty out=", lambda tensor: tensor.new_empty(0))):
-            if (arguments := with_out(op.op, detached(call), make)) is not None:
-                yield Trial(f"sample {number} {what}", op.op, arguments, values=values)
+            if (with_outs := with_out(op.op, detached(call), make)) is not None:
+                yield Trial(f"sample {number} {what}", op.op, with_outs, values=values)
 
 
 def host_sections(tensor: torch.Tensor, sections: Any, *args: Any, **kwargs: Any) -> Any:

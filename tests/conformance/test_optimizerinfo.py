@@ -38,16 +38,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if flag in ("default", *(impl for impl in info.supported_impls if len(info.supported_impls) > 1))
         for dtype in dtypes
     ]
-    ids = [f"{info.optim_cls.__name__}-{flag}-{str(dtype)[6:]}" for info, flag, dtype in nodes]
+    ids = [f"{name_of(info)}-{flag}-{str(dtype)[6:]}" for info, flag, dtype in nodes]
     metafunc.parametrize(("optim_info", "flag", "dtype"), nodes, ids=ids)
 
 
 def test_optimizer(optim_info: OptimizerInfo, flag: str, dtype: torch.dtype, target: Target) -> None:
     """Parameters, losses and optimizer state after a few steps are the host's."""
-    outcome = Outcome(optim_info.optim_cls.__name__, str(dtype)[6:], (PLAIN, SESSION))
+    outcome = Outcome(name_of(optim_info), str(dtype)[6:], (PLAIN, SESSION))
     for trial in trials(optim_info, FLAGS[flag], dtype):
         check(trial, target, outcome)
     outcome.verdict()
+
+
+def name_of(info: OptimizerInfo) -> str:
+    """The name of the class."""
+    optimizer: Any = info.optim_cls  # a class, which PyTorch declares as an instance
+    return str(optimizer.__name__)
 
 
 def trials(info: OptimizerInfo, flags: dict[str, bool], dtype: torch.dtype) -> Iterator[Trial]:
@@ -64,7 +70,7 @@ def small_network(info: OptimizerInfo) -> torch.nn.Module:
     """Two layers. Muon takes matrices only, SparseAdam sparse gradients only."""
     if info.only_supports_sparse_grads:
         return torch.nn.Embedding(6, 5, sparse=True)
-    bias = info.optim_cls.__name__ != "Muon"
+    bias = name_of(info) != "Muon"
     return torch.nn.Sequential(
         torch.nn.Linear(4, 5, bias=bias), torch.nn.Tanh(), torch.nn.Linear(5, 3, bias=bias)
     )
@@ -72,11 +78,12 @@ def small_network(info: OptimizerInfo) -> torch.nn.Module:
 
 def train(module: torch.nn.Module, data: torch.Tensor, info: OptimizerInfo, settings: dict[str, Any]) -> Any:
     """Losses and optimizer state after a few steps. The parameters are compared as arguments that were written."""
-    optimizer = info.optim_cls(module.parameters(), **settings)
+    make: Any = info.optim_cls
+    optimizer = make(module.parameters(), **settings)
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
-        loss = module(data).pow(2).mean()
+        loss: torch.Tensor = module(data).pow(2).mean()
         loss.backward()
         return loss
 

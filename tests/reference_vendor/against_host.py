@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from hypothesis import given as given_by_hypothesis
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from flroute import reference_vendor
@@ -17,6 +19,11 @@ KERNELS = collect_kernels(*reference_vendor.MODULES, implementation="numpy")
 
 FLOATS = (torch.float32, torch.float64)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def given(**strategies: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """hypothesis's ``given`` with few examples: there are many kernels."""
+    return lambda test: settings(max_examples=15, deadline=None)(given_by_hypothesis(**strategies)(test))
 
 
 def overload(op: str) -> Any:
@@ -49,7 +56,9 @@ def mapped(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
 def chosen(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Kernel]:
     """Kernels whose dtypes and predicate admit the arguments, as the router would try them."""
     dtypes = {tensor.dtype for tensor in tensors_in((args, kwargs))}
-    fit = [k for k in KERNELS if k.op == op and (not k.dtypes or (len(dtypes) < 2 and dtypes <= set(k.dtypes)))]
+    fit = [
+        k for k in KERNELS if k.op == op and (not k.dtypes or (len(dtypes) < 2 and dtypes <= set(k.dtypes)))
+    ]
     return [k for k in fit if k.when is None or k.when(*args, **kwargs) is True]
 
 
@@ -114,7 +123,9 @@ def _double_dtype(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {k: torch.float64 if v is torch.float32 else v for k, v in kwargs.items()}
 
 
-def assert_close(answer: Any, host: torch.Tensor | None, exact: torch.Tensor | None, largest: float = 0.0) -> None:
+def assert_close(
+    answer: Any, host: torch.Tensor | None, exact: torch.Tensor | None, largest: float = 0.0
+) -> None:
     """Same dtype and shape, and floats as near to ``exact`` as a few roundings allow.
 
     ``largest`` is the size of the largest operand: what cancels leaves a rounding error of that size. How the
@@ -132,12 +143,16 @@ def assert_close(answer: Any, host: torch.Tensor | None, exact: torch.Tensor | N
         return
     rounded = exact.to(host.dtype)
     odd = ~(made.isfinite() & host.isfinite())
-    matches = [torch.isclose(made[odd], other[odd], rtol=0, atol=0, equal_nan=True) for other in (host, rounded)]
+    matches = [
+        torch.isclose(made[odd], other[odd], rtol=0, atol=0, equal_nan=True) for other in (host, rounded)
+    ]
     assert (matches[0] | matches[1]).all(), f"{made[odd]} instead of {host[odd]}"
     ours, theirs, truth = (t[~odd].double() for t in (made, host, exact))
     if not ours.numel():
         return
-    eps = torch.finfo(host.dtype).eps * (4 if host.dtype is torch.float64 else 1)  # there `exact` is the host's own
+    eps = torch.finfo(host.dtype).eps * (
+        4 if host.dtype is torch.float64 else 1
+    )  # there `exact` is the host's own
     scale = max(float(truth.abs().max()), min(largest, 100.0))
     allowed = 2 * (theirs - truth).abs().max() + 8 * eps * scale
     worst = (ours - truth).abs().max()
@@ -165,11 +180,17 @@ SPECIAL = (float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 3e38, -3e38, 1e
 
 
 @st.composite
-def values(draw: st.DrawFn, shape: tuple[int, ...], dtype: torch.dtype, special: bool = False) -> torch.Tensor:
+def values(
+    draw: st.DrawFn, shape: tuple[int, ...], dtype: torch.dtype, special: bool = False
+) -> torch.Tensor:
     """A host tensor of a shape and dtype, in some layout, with NaN, infinities and extremes if ``special``."""
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     if dtype.is_floating_point:
-        x = torch.randn(shape, generator=generator, dtype=torch.float64).mul_(draw(st.sampled_from([1, 5]))).to(dtype)
+        x = (
+            torch.randn(shape, generator=generator, dtype=torch.float64)
+            .mul_(draw(st.sampled_from([1, 5])))
+            .to(dtype)
+        )
         if special and x.numel() and draw(st.booleans()):
             flat = x.view(-1)
             for position in range(min(len(SPECIAL), flat.numel())):
@@ -188,7 +209,9 @@ FULL_SHAPES = st.lists(st.integers(1, 5), max_size=4).map(tuple)
 
 
 @st.composite
-def broadcastable(draw: st.DrawFn, dtype: torch.dtype, special: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
+def broadcastable(
+    draw: st.DrawFn, dtype: torch.dtype, special: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Two tensors whose shapes broadcast together."""
     shape = draw(SHAPES)
     other = tuple(draw(st.sampled_from([size, 1])) for size in shape[draw(st.integers(0, len(shape))) :])

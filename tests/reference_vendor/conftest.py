@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
-from hypothesis import settings
-
-settings.register_profile("kernels", max_examples=25, deadline=None)
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> None:
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-
-
-def pytest_configure() -> None:
-    settings.load_profile("kernels")
+    yield
+    torch.set_num_threads(threads)

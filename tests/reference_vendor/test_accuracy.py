@@ -14,7 +14,11 @@ Arguments = Callable[[], tuple[Any, ...]]
 
 
 def normal(*shape: int, scale: float = 1) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64).mul_(scale).float()
+    return (
+        torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64)
+        .mul_(scale)
+        .float()
+    )
 
 
 def positive(*shape: int) -> torch.Tensor:
@@ -56,11 +60,56 @@ CASES: dict[str, tuple[str, Arguments]] = {
     "bmm": ("aten::bmm", lambda: (normal(4, 32, 200), normal(4, 200, 32))),
     "softmax": ("aten::_softmax", lambda: (normal(50, 400, scale=3), 1, False)),
     "log_softmax": ("aten::_log_softmax", lambda: (normal(50, 400, scale=3), 1, False)),
-    "layer norm": ("aten::native_layer_norm", lambda: (normal(50, 400) + 3, [400], normal(400), normal(400), 1e-5)),
-    "convolution": ("aten::convolution", lambda: (normal(4, 16, 16, 16), normal(32, 16, 3, 3), normal(32), *PLAIN)),
+    "layer norm": (
+        "aten::native_layer_norm",
+        lambda: (normal(50, 400) + 3, [400], normal(400), normal(400), 1e-5),
+    ),
+    "batch norm": (
+        "aten::native_batch_norm",
+        lambda: (normal(32, 8, 8, 8) + 5, normal(8), normal(8), None, None, True, 0.1, 1e-5),
+    ),
+    "batch norm backward": (
+        "aten::native_batch_norm_backward",
+        lambda: (
+            normal(32, 8, 8, 8),
+            normal(32, 8, 8, 9)[..., 1:],
+            normal(8),
+            None,
+            None,
+            normal(8) / 50,
+            positive(8),
+            True,
+            1e-5,
+            [True] * 3,
+        ),
+    ),
+    "layer norm backward": (
+        "aten::native_layer_norm_backward",
+        lambda: (
+            normal(50, 400),
+            normal(50, 401)[:, 1:],
+            [400],
+            normal(50, 1) / 20,
+            1 + normal(50, 1) / 20,
+            normal(400),
+            normal(400),
+            [True] * 3,
+        ),
+    ),
+    "convolution": (
+        "aten::convolution",
+        lambda: (normal(4, 16, 16, 16), normal(32, 16, 3, 3), normal(32), *PLAIN),
+    ),
     "convolution backward": (
         "aten::convolution_backward",
-        lambda: (normal(16, 32, 16, 16), normal(16, 16, 16, 16), normal(32, 16, 3, 3), [32], *PLAIN, [True] * 3),
+        lambda: (
+            normal(16, 32, 16, 16),
+            normal(16, 16, 16, 16),
+            normal(32, 16, 3, 3),
+            [32],
+            *PLAIN,
+            [True] * 3,
+        ),
     ),
     "average pool": ("aten::avg_pool2d", lambda: (normal(4, 8, 28, 28), [7, 7])),
     "mse": ("aten::mse_loss", lambda: (normal(N), normal(N, 1)[:, 0])),
@@ -85,7 +134,9 @@ def test_no_less_accurate_than_twice_the_host(name: str) -> None:
         assert worst <= max(2 * np.abs(theirs.numpy() - reference).max(), 1.0001 * half_unit)
         # Errors relative to each element, where no cancellation makes them meaningless.
         mean = np.mean(np.abs(ours - reference))
-        assert mean <= 2 * np.mean(np.abs(theirs.numpy() - reference)) + 0.3 * half_unit * (reference.size < 2)
+        assert mean <= 2 * np.mean(np.abs(theirs.numpy() - reference)) + 0.3 * half_unit * (
+            reference.size < 2
+        )
 
 
 @pytest.mark.parametrize("shape", [(5000, 3), (3, 5000), (70, 80, 3), (3, 70, 80)])

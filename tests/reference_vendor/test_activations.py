@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from against_host import FLOATS, SHAPES, agree, values
-from hypothesis import given
+from against_host import FLOATS, SHAPES, agree, given, values
 from hypothesis import strategies as st
 
 from flroute.reference_vendor.activations import erfc
@@ -37,7 +36,9 @@ BACKWARD: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("op", "rest", "named"), FORWARD)
 @given(data=st.data(), dtype=st.sampled_from(FLOATS))
-def test_forward(op: str, rest: tuple[Any, ...], named: dict[str, Any], data: Any, dtype: torch.dtype) -> None:
+def test_forward(
+    op: str, rest: tuple[Any, ...], named: dict[str, Any], data: Any, dtype: torch.dtype
+) -> None:
     agree(op, data.draw(values(data.draw(SHAPES), dtype)), *rest, **named)
 
 
@@ -48,7 +49,9 @@ def test_forward_of_extremes(op: str, rest: tuple[Any, ...], named: dict[str, An
 
 @pytest.mark.parametrize(("op", "rest", "named"), BACKWARD)
 @given(data=st.data(), dtype=st.sampled_from(FLOATS))
-def test_backward(op: str, rest: tuple[Any, ...], named: dict[str, Any], data: Any, dtype: torch.dtype) -> None:
+def test_backward(
+    op: str, rest: tuple[Any, ...], named: dict[str, Any], data: Any, dtype: torch.dtype
+) -> None:
     shape = data.draw(SHAPES)
     agree(op, data.draw(values(shape, dtype)), data.draw(values(shape, dtype)), *rest, **named)
 

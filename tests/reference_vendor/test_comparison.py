@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from against_host import FLOATS, INTEGERS, SHAPES, agree, broadcastable, run, values
-from hypothesis import given
+from against_host import FLOATS, INTEGERS, SHAPES, agree, broadcastable, given, run, values
 from hypothesis import strategies as st
 
 from flroute.vendor import Unsupported

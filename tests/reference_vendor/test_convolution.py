@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from against_host import FLOATS, LAYOUTS, agree, laid_out, run
-from hypothesis import given
+from against_host import FLOATS, LAYOUTS, agree, given, laid_out, run
 from hypothesis import strategies as st
 
 from flroute.vendor import Unsupported
@@ -24,7 +23,10 @@ def convolutions(draw: st.DrawFn) -> dict[str, Any]:
     stride, dilation = each(1, 3), each(1, 2)
     kernel, padding = each(1, 3), each(0, 2)
     image = [max(d * (k - 1) + 1, 3) + draw(st.integers(0, 3)) for d, k in zip(dilation, kernel, strict=True)]
-    output_padding = [draw(st.integers(0, max(s, d) - 1)) if transposed else 0 for s, d in zip(stride, dilation, strict=True)]
+    output_padding = [
+        draw(st.integers(0, max(s, d) - 1)) if transposed else 0
+        for s, d in zip(stride, dilation, strict=True)
+    ]
     if transposed:  # the host refuses an output padding that leaves no output
         padding = [min(p, (d * (k - 1)) // 2) for p, d, k in zip(padding, dilation, kernel, strict=True)]
     dtype, layout = draw(st.sampled_from(FLOATS)), draw(LAYOUTS)
@@ -49,7 +51,18 @@ def test_forward_and_backward(case: dict[str, Any], mask: list[bool]) -> None:
 
 
 def test_one_number_serves_all_dimensions() -> None:
-    agree("aten::convolution", torch.randn(2, 3, 6, 5), torch.randn(4, 3, 3, 3), None, [2], [1], [1], False, [0], 1)
+    agree(
+        "aten::convolution",
+        torch.randn(2, 3, 6, 5),
+        torch.randn(4, 3, 3, 3),
+        None,
+        [2],
+        [1],
+        [1],
+        False,
+        [0],
+        1,
+    )
 
 
 def test_channels_last() -> None:
@@ -73,3 +86,24 @@ def test_what_does_not_fit_is_left_to_the_host(x: Any, weight: Any, bias: Any) -
     with pytest.raises(Unsupported):
         run("aten::convolution", torch.ones(x), torch.ones(weight), None if bias is None else torch.ones(bias),
             [1], [0], [1], False, [0], 1)  # fmt: skip
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_gradient_of_another_shape_is_left_to_the_host(transposed: bool) -> None:
+    x, weight = torch.ones(1, 2, 5), torch.ones(2, 2, 3)
+    for shape in ((1, 2, 50) if not transposed else (1, 2, 3), (2, 2, 3), (1, 3, 3), (1, 2)):
+        with pytest.raises(Unsupported):
+            run(
+                "aten::convolution_backward",
+                torch.ones(shape),
+                x,
+                weight,
+                [2],
+                [1],
+                [0],
+                [1],
+                transposed,
+                [0],
+                1,
+                [True] * 3,
+            )

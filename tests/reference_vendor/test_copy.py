@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from against_host import FLOATS, INTEGERS, SHAPES, agree, broadcastable, laid_out, run, values
-from hypothesis import given
+from against_host import FLOATS, INTEGERS, KERNELS, SHAPES, agree, broadcastable, given, laid_out, run, values
 from hypothesis import strategies as st
 
 from flroute.vendor import Unsupported
@@ -48,7 +47,7 @@ def test_copy_within_one_storage() -> None:
 
 
 def test_bfloat16_is_left_to_the_host() -> None:
-    predicate = next(k for k in __import__("against_host").KERNELS if k.op == "aten::copy_").when
+    predicate = next(kernel.when for kernel in KERNELS if kernel.op == "aten::copy_")
     assert predicate is not None
     assert predicate(torch.ones(1), torch.ones(1)) is True
     assert "bfloat16" in str(predicate(torch.ones(1), torch.ones(1, dtype=torch.bfloat16)))
@@ -65,7 +64,9 @@ def test_fill_and_zero(dtype: torch.dtype) -> None:
     assert not x.any()
 
 
-@pytest.mark.parametrize(("dtype", "value"), [(torch.int8, 300), (torch.int32, float("nan")), (torch.float32, 1j)])
+@pytest.mark.parametrize(
+    ("dtype", "value"), [(torch.int8, 300), (torch.int32, float("nan")), (torch.float32, 1j)]
+)
 def test_values_that_do_not_fit_are_left_to_the_host(dtype: torch.dtype, value: object) -> None:
     with pytest.raises(Unsupported):
         run("aten::fill_.Scalar", torch.zeros(2, dtype=dtype), value)
@@ -90,7 +91,9 @@ def test_triangles_and_flips(data: Any, dtype: torch.dtype, diagonal: int) -> No
     agree("aten::flip", x, data.draw(st.sampled_from([[], [0], [-1], [0, 1], [1, -x.ndim]])))
 
 
-@given(data=st.data(), dtype=st.sampled_from(FLOATS), pad=st.lists(st.integers(-2, 3), min_size=4, max_size=4))
+@given(
+    data=st.data(), dtype=st.sampled_from(FLOATS), pad=st.lists(st.integers(-2, 3), min_size=4, max_size=4)
+)
 def test_constant_pad(data: Any, dtype: torch.dtype, pad: list[int]) -> None:
     x = data.draw(values((2, 4, 5), dtype))
     agree("aten::constant_pad_nd", x, pad, 1.5)

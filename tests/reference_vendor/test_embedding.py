@@ -4,14 +4,15 @@ from typing import Any
 
 import pytest
 import torch
-from against_host import FLOATS, agree, run, values
-from hypothesis import given
+from against_host import FLOATS, agree, given, run, values
 from hypothesis import strategies as st
 
 
 @given(data=st.data(), dtype=st.sampled_from(FLOATS), shape=st.sampled_from([(), (3,), (2, 3), (0,), (2, 0)]),
        padding=st.sampled_from([-1, 0, 2]), by_frequency=st.booleans())  # fmt: skip
-def test_embedding(data: Any, dtype: torch.dtype, shape: tuple[int, ...], padding: int, by_frequency: bool) -> None:
+def test_embedding(
+    data: Any, dtype: torch.dtype, shape: tuple[int, ...], padding: int, by_frequency: bool
+) -> None:
     weight = data.draw(values((5, 4), dtype))
     indices = torch.randint(0, 5, shape)
     agree("aten::embedding", weight, indices, padding)

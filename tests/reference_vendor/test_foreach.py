@@ -42,7 +42,9 @@ def _tensors(dtype: torch.dtype) -> list[torch.Tensor]:
 @pytest.mark.parametrize(("name", "rest", "named"), LISTS)
 def test_in_place(name: str, rest: tuple[Any, ...], named: dict[str, Any], dtype: torch.dtype) -> None:
     targets = _tensors(dtype)
-    args = [_tensors(dtype) if a == "list" else a.to(dtype) if isinstance(a, torch.Tensor) else a for a in rest]
+    args = [
+        _tensors(dtype) if a == "list" else a.to(dtype) if isinstance(a, torch.Tensor) else a for a in rest
+    ]
     expected, addresses = [t.clone() for t in targets], [t.data_ptr() for t in targets]
     overload(f"aten::_foreach_{name}")(expected, *args, **named)
     assert run(f"aten::_foreach_{name}", targets, *args, **named) is None
@@ -90,7 +92,9 @@ class Kernels(TorchDispatchMode):
             answer = run(op, *args, **kwargs)
             if op.endswith("_") or "_." in op:
                 return args[0] if func._schema.returns else None
-            return [torch.from_numpy(r) for r in answer] if isinstance(answer, list) else torch.as_tensor(answer)
+            return (
+                [torch.from_numpy(r) for r in answer] if isinstance(answer, list) else torch.as_tensor(answer)
+            )
         functional = op.removesuffix("_").replace("_.", ".")
         if "foreach" not in op and functional != op and chosen(functional, args, kwargs):
             return args[0].copy_(torch.as_tensor(run(functional, *args, **kwargs)))

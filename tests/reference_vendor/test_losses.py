@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from against_host import FLOATS, agree, run, values
-from hypothesis import given
+from against_host import FLOATS, agree, given, run, values
 from hypothesis import strategies as st
 
 from flroute.vendor import Unsupported

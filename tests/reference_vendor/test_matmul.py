@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from against_host import FLOATS, agree, run, values
-from hypothesis import given
+from against_host import FLOATS, agree, given, run, values
 from hypothesis import strategies as st
 
 from flroute.vendor import Unsupported
@@ -32,10 +31,21 @@ def test_products(data: Any, dtype: torch.dtype, sizes: tuple[int, ...], alpha: 
 
 def test_a_beta_of_zero_ignores_even_nan() -> None:
     agree("aten::addmm", torch.full((3, 2), float("nan")), torch.randn(3, 4), torch.randn(4, 2), beta=0)
-    agree("aten::baddbmm", torch.full((1, 3, 2), float("inf")), torch.randn(1, 3, 4), torch.randn(1, 4, 2), beta=0)
+    agree(
+        "aten::baddbmm",
+        torch.full((1, 3, 2), float("inf")),
+        torch.randn(1, 3, 4),
+        torch.randn(1, 4, 2),
+        beta=0,
+    )
 
 
 def test_shapes_that_do_not_meet_are_left_to_the_host() -> None:
-    for op, x, y in [("mm", (2, 3), (2, 3)), ("bmm", (1, 2, 3), (2, 3, 2)), ("mv", (2, 3), (2,)), ("dot", (2,), (3,))]:
+    for op, x, y in [
+        ("mm", (2, 3), (2, 3)),
+        ("bmm", (1, 2, 3), (2, 3, 2)),
+        ("mv", (2, 3), (2,)),
+        ("dot", (2,), (3,)),
+    ]:
         with pytest.raises(Unsupported):
             run(f"aten::{op}", torch.ones(x), torch.ones(y))

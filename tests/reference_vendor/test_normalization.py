@@ -3,28 +3,38 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from against_host import FLOATS, agree, assert_close, run, values
-from hypothesis import given
+from against_host import FLOATS, agree, assert_close, given, run, values
 from hypothesis import strategies as st
 
 MASKS = st.lists(st.booleans(), min_size=3, max_size=3)
 
 
-@given(data=st.data(), dtype=st.sampled_from(FLOATS), inner=st.integers(1, 3), affine=st.booleans(), mask=MASKS)
+@given(
+    data=st.data(), dtype=st.sampled_from(FLOATS), inner=st.integers(1, 3), affine=st.booleans(), mask=MASKS
+)
 def test_layer_norm(data: Any, dtype: torch.dtype, inner: int, affine: bool, mask: list[bool]) -> None:
     x = data.draw(values((2, 3, 4), dtype)) + torch.randn(2, 3, 4, dtype=dtype)
     shape = list(x.shape[-inner:])
-    weight, bias = (torch.randn(shape, dtype=dtype), torch.randn(shape, dtype=dtype)) if affine else (None, None)
+    weight, bias = (
+        (torch.randn(shape, dtype=dtype), torch.randn(shape, dtype=dtype)) if affine else (None, None)
+    )
     agree("aten::native_layer_norm", x, shape, weight, bias, 1e-5)
     _, mean, rstd = torch.ops.aten.native_layer_norm(x, shape, weight, bias, 1e-5)
     mask = mask if affine else [mask[0], False, False]
     agree("aten::native_layer_norm_backward", torch.randn_like(x), x, shape, mean, rstd, weight, bias, mask)
 
 
-@given(data=st.data(), dtype=st.sampled_from(FLOATS), training=st.booleans(), affine=st.booleans(), tracked=st.booleans(),
-       mask=MASKS, shape=st.sampled_from([(5, 3), (2, 3, 4), (2, 3, 2, 3), (1, 2, 2, 2, 2)]))  # fmt: skip
+@given(data=st.data(), dtype=st.sampled_from(FLOATS), training=st.booleans(), affine=st.booleans(),
+       tracked=st.booleans(), mask=MASKS,
+       shape=st.sampled_from([(5, 3), (2, 3, 4), (2, 3, 2, 3), (1, 2, 2, 2, 2)]))  # fmt: skip
 def test_batch_norm(
-    data: Any, dtype: torch.dtype, training: bool, affine: bool, tracked: bool, mask: list[bool], shape: tuple[int, ...]
+    data: Any,
+    dtype: torch.dtype,
+    training: bool,
+    affine: bool,
+    tracked: bool,
+    mask: list[bool],
+    shape: tuple[int, ...],
 ) -> None:
     x = data.draw(values(shape, dtype)) + torch.randn(shape, dtype=dtype)
     channels = shape[1]
@@ -41,13 +51,26 @@ def test_batch_norm(
     made = run("aten::native_batch_norm", x, weight, bias, *ours, *rest)
     host = torch.ops.aten.native_batch_norm(x, weight, bias, *theirs, *rest)
     wide = [None if t is None else t.double() for t in (x, weight, bias)]
-    for answer, expected, truth in zip(made, host, torch.ops.aten.native_batch_norm(*wide, *exact, *rest), strict=True):
+    for answer, expected, truth in zip(
+        made, host, torch.ops.aten.native_batch_norm(*wide, *exact, *rest), strict=True
+    ):
         assert_close(answer, expected, truth, 10)
     if ours[0] is not None:
         for answer, expected, truth in zip(ours, theirs, exact, strict=True):
             assert_close(answer.numpy(), expected, truth)
     gradient = torch.randn_like(x)
-    agree("aten::native_batch_norm_backward", gradient, x, weight, *theirs, host[1], host[2], training, 1e-5, mask)
+    agree(
+        "aten::native_batch_norm_backward",
+        gradient,
+        x,
+        weight,
+        *theirs,
+        host[1],
+        host[2],
+        training,
+        1e-5,
+        mask,
+    )
 
 
 def test_batch_norm_under_its_newer_names() -> None:

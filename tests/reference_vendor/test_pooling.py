@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from against_host import FLOATS, LAYOUTS, agree, laid_out, run
-from hypothesis import assume, given
+from against_host import FLOATS, LAYOUTS, agree, given, laid_out, run
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from flroute.vendor import Unsupported
@@ -46,11 +46,21 @@ def test_max_pool(x: torch.Tensor, window: Any, dilation: int, ceil_mode: bool) 
 @pytest.mark.parametrize("padding", [0, 1])
 def test_max_pool_of_ties_nan_and_infinity(padding: int) -> None:
     inf, nan = float("inf"), float("nan")
-    for image in ([[1.0, 1, 1], [1, 1, 1], [1, 1, 1]], [[nan, 1, 2], [nan, 3, nan], [0, 1, 2]], [[-inf] * 3] * 3):
+    for image in (
+        [[1.0, 1, 1], [1, 1, 1], [1, 1, 1]],
+        [[nan, 1, 2], [nan, 3, nan], [0, 1, 2]],
+        [[-inf] * 3] * 3,
+    ):
         agree("aten::max_pool2d_with_indices", torch.tensor([image]), [2, 2], [1, 1], [padding], [1], False)
 
 
-@given(x=images(), window=windows(), ceil_mode=st.booleans(), include=st.booleans(), divisor=st.sampled_from([None, 3]))
+@given(
+    x=images(),
+    window=windows(),
+    ceil_mode=st.booleans(),
+    include=st.booleans(),
+    divisor=st.sampled_from([None, 3]),
+)
 def test_avg_pool(x: torch.Tensor, window: Any, ceil_mode: bool, include: bool, divisor: int | None) -> None:
     rest = (*window, ceil_mode, include, divisor)
     output = _output("avg_pool2d", x, *rest)

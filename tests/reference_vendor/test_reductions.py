@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from against_host import FLOATS, FULL_SHAPES, INTEGERS, SHAPES, agree, run, values
-from hypothesis import given
+from against_host import FLOATS, FULL_SHAPES, INTEGERS, SHAPES, agree, given, run, values
 from hypothesis import strategies as st
 
 from flroute.vendor import Unsupported
@@ -14,7 +13,9 @@ ALL_DTYPES = [*FLOATS, *INTEGERS, torch.bool]
 
 
 @st.composite
-def reduced(draw: st.DrawFn, dtype: torch.dtype, shapes: Any = SHAPES, special: bool = False) -> tuple[torch.Tensor, list[int]]:
+def reduced(
+    draw: st.DrawFn, dtype: torch.dtype, shapes: Any = SHAPES, special: bool = False
+) -> tuple[torch.Tensor, list[int]]:
     """A tensor and some of its dimensions, negative ones among them."""
     x = draw(values(draw(shapes), dtype, special))
     dims = draw(st.lists(st.integers(0, max(x.ndim - 1, 0)), unique=True, max_size=x.ndim))
@@ -85,7 +86,12 @@ def test_any_and_all(name: str, data: Any, dtype: torch.dtype, keepdim: bool) ->
     agree(f"aten::{name}.dim", x, data.draw(st.integers(-max(x.ndim, 1), max(x.ndim, 1) - 1)), keepdim)
 
 
-@given(data=st.data(), dtype=st.sampled_from(FLOATS), keepdim=st.booleans(), correction=st.sampled_from([None, 0, 1]))
+@given(
+    data=st.data(),
+    dtype=st.sampled_from(FLOATS),
+    keepdim=st.booleans(),
+    correction=st.sampled_from([None, 0, 1]),
+)
 def test_variance(data: Any, dtype: torch.dtype, keepdim: bool, correction: int | None) -> None:
     shapes = st.lists(st.integers(2, 5), min_size=1, max_size=3).map(tuple)
     x, dims = data.draw(reduced(dtype, shapes))

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from against_host import FLOATS, SHAPES, agree, run, values
-from hypothesis import given
+from against_host import FLOATS, SHAPES, agree, given, run, values
 from hypothesis import strategies as st
 
 from flroute.vendor import Unsupported
@@ -24,7 +23,12 @@ def test_forward_and_backward(name: str, data: Any, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", ["_softmax", "_log_softmax"])
 def test_extremes(name: str) -> None:
     inf = float("inf")
-    agree(f"aten::{name}", torch.tensor([[1e4, -1e4, 0], [-inf, 0, 1], [-inf, -inf, -inf], [inf, 0, 0], [float("nan"), 0, 1]]), 1, False)
+    agree(
+        f"aten::{name}",
+        torch.tensor([[1e4, -1e4, 0], [-inf, 0, 1], [-inf, -inf, -inf], [inf, 0, 0], [float("nan"), 0, 1]]),
+        1,
+        False,
+    )
 
 
 def test_a_gradient_of_another_dtype_is_left_to_the_host() -> None:

@@ -5,13 +5,12 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
+from against_host import KERNELS, run
 
 from flroute import reference_vendor
 from flroute.reference_vendor.support import fast
 from flroute.registry import broken_kernel_rule
-
-from against_host import KERNELS, run  # isort: skip
-import torch  # isort: skip
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: f"{kernel.op} {kernel.name}")
@@ -38,7 +37,7 @@ def test_ufuncs_are_quiet_in_every_thread_and_leave_no_trace() -> None:
                 warnings.simplefilter("error")
                 for _ in range(200):
                     run("aten::reciprocal", torch.zeros(1000))
-        except BaseException as error:  # noqa: BLE001 - to be raised in the main thread
+        except BaseException as error:
             errors.append(error)
 
     threads = [threading.Thread(target=divide) for _ in range(3)]

@@ -7,9 +7,10 @@ DLPack or the buffer protocol. Such an array owns nothing and keeps nothing aliv
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 BASE = 4096
 """Offset 0 of ``MEMORY``; numpy reads an address of 0 as "no buffer"."""
 
-MEMORY = (ctypes.c_char * 2**62).from_address(BASE)
+MEMORY: Any = (ctypes.c_char * 2**62).from_address(BASE)
 """All memory above ``BASE``: address ``a`` is at offset ``a - BASE``."""

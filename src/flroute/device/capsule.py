@@ -31,6 +31,8 @@ _KDL_EXT_DEV = 12
 _CAPSULE_POINTER_AT = 16  # PyCapsule (Objects/capsule.c): object header, then the pointer
 _DEVICE_AT = 8  # DLTensor (dlpack.h): data, {device type, device id}, ndim, dtype
 _DTYPE_AT = 20
+_STRIDES_AT = 32
+_ROW_MAJOR = 0  # no strides at all
 
 _read_word = struct.Struct("Q").unpack_from
 _write_word = struct.Struct("Q").pack_into
@@ -93,13 +95,13 @@ def tensor_from_array(device: Device, array: np.ndarray[Any, Any]) -> torch.Tens
     """A tensor on ``device`` that takes over a numpy array which owns its memory.
 
     Args:
-        array: of a dtype PyTorch has, strides not negative.
+        device: where the tensor is to be.
+        array: row-major, of a dtype PyTorch has.
     """
     capsule = array.__dlpack__()
-    _write_word(
-        MEMORY, _read_word(MEMORY, id(capsule) + _CAPSULE_POINTER_AT - BASE)[0] + _DEVICE_AT - BASE,
-        _KDL_EXT_DEV | device.index << 32,
-    )  # fmt: skip
+    header = _read_word(MEMORY, id(capsule) + _CAPSULE_POINTER_AT - BASE)[0] - BASE
+    _write_word(MEMORY, header + _DEVICE_AT, _KDL_EXT_DEV | device.index << 32)
+    _write_word(MEMORY, header + _STRIDES_AT, _ROW_MAJOR)
     nbytes = array.nbytes
     reference = _weakref(array, _array_died)
     stats = device.stats
@@ -108,7 +110,7 @@ def tensor_from_array(device: Device, array: np.ndarray[Any, Any]) -> torch.Tens
     allocated = stats.allocated = stats.allocated + nbytes
     if allocated > stats.peak:
         stats.peak = allocated
-    return from_dlpack(capsule)  # type: ignore[no-any-return]
+    return from_dlpack(capsule)
 
 
 def tensor_at(
@@ -133,23 +135,32 @@ def tensor_at(
     carrier = NUMPY_CARRIERS.get(dtype)
     if carrier is None:
         return _tensor_of_unusual_dtype(device, address, shape, strides, dtype, nbytes, owner)
+    offset = max(address - BASE, 0)  # an empty host tensor is at address 0
     if strides is None:
-        array = Block(shape, carrier, MEMORY, address - BASE)
+        array = Block(shape, carrier, MEMORY, offset)
     else:
         itemsize = carrier.itemsize
-        array = Block(shape, carrier, MEMORY, address - BASE, [itemsize * stride for stride in strides])
+        array = Block(shape, carrier, MEMORY, offset, [itemsize * stride for stride in strides])
     stats = array.stats = device.stats
     array.accounted = nbytes
     array.owner = owner
     stats.blocks += 1
     allocated = stats.allocated = stats.allocated + nbytes
-    if allocated > stats.peak:
-        stats.peak = allocated
+    stats.peak = max(stats.peak, allocated)
     capsule = array.__dlpack__()
     header = _read_word(MEMORY, id(capsule) + _CAPSULE_POINTER_AT - BASE)[0] - BASE
     _write_word(MEMORY, header + _DEVICE_AT, _KDL_EXT_DEV | device.index << 32)
     _write_half(MEMORY, header + _DTYPE_AT, DLPACK_CODES[dtype])
-    return from_dlpack(capsule)  # type: ignore[no-any-return]
+    if strides is None or not array.flags.c_contiguous:
+        if strides is None:
+            _write_word(MEMORY, header + _STRIDES_AT, _ROW_MAJOR)
+        return from_dlpack(capsule)
+    _write_word(MEMORY, header + _STRIDES_AT, _ROW_MAJOR)
+    made = from_dlpack(capsule)
+    if made.stride() == tuple(strides):
+        return made
+    # numpy has strides of its own for empty arrays and dimensions of size 1, where they mean nothing
+    return torch.ops.aten.as_strided.default.redispatch(HOST_KEYS, made, shape, strides)  # type: ignore[no-any-return]
 
 
 def _tensor_of_unusual_dtype(
@@ -164,7 +175,9 @@ def _tensor_of_unusual_dtype(
     """A dtype that DLPack cannot carry travels as unsigned integers of its width, then its view changes the dtype."""
     if strides is None:
         strides = row_major(shape)
-    flat = tensor_at(device, address, (span_of(shape, strides),), None, CARRIERS[dtype.itemsize], nbytes, owner)
+    flat = tensor_at(
+        device, address, (span_of(shape, strides),), None, CARRIERS[dtype.itemsize], nbytes, owner
+    )
     typed = torch.ops.aten.view.dtype.redispatch(HOST_KEYS, flat, dtype)
     return torch.ops.aten.as_strided.default.redispatch(HOST_KEYS, typed, shape, strides)  # type: ignore[no-any-return]
 

@@ -80,5 +80,7 @@ def numpy_dtype(dtype: torch.dtype) -> np.dtype[np.generic]:
         raise TypeError(f"numpy has no dtype for {dtype}; declare the kernel's dtypes without it") from None
 
 
-QUANTIZED = frozenset(dtype for name, dtype in vars(torch).items() if isinstance(dtype, torch.dtype) and name.startswith("q"))
+QUANTIZED = frozenset(
+    dtype for name, dtype in vars(torch).items() if isinstance(dtype, torch.dtype) and name.startswith("q")
+)
 """Dtypes whose tensors carry a quantizer; ``torch.quint8`` begins with a q like the others."""

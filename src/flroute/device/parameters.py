@@ -1,8 +1,8 @@
 """Moving a module to or from the device without replacing its Parameters.
 
-PyTorch moves a module by ``param.data = moved`` where old and new are of one kind, and by a new Parameter where they are
-not, as between host and ``fl``. A new Parameter unties tied weights and leaves existing optimizers with the old one. Here
-every Parameter object stays and takes over the value, ``.grad`` and ``requires_grad`` of the converted tensor.
+PyTorch moves a module by ``param.data = moved`` where old and new are of one kind, and by a new Parameter where they
+are not, as between host and ``fl``. A new Parameter unties tied weights and leaves existing optimizers with the old
+one. Here every Parameter object stays and takes over value, ``.grad`` and ``requires_grad`` of the converted tensor.
 
 All or nothing: an error anywhere in the tree (out of memory on the third layer) puts everything back. The price is that
 the old values live until the whole tree is converted. Parameters of TorchScript modules live in C++; PyTorch replaces
@@ -96,7 +96,9 @@ class _Conversion:
 
     def __init__(self, original: Callable[..., Any]) -> None:
         self._original = original
-        self._moved: dict[int, tuple[torch.Tensor, torch.Tensor, str]] = {}  # by id: Parameter, its old value, name
+        self._moved: dict[
+            int, tuple[torch.Tensor, torch.Tensor, str]
+        ] = {}  # by id: Parameter, its old value, name
         self._replaced_buffers: list[tuple[dict[str, Any], str, Any]] = []
 
     def run(self, module: torch.nn.Module, fn: Convert, recurse: bool) -> Any:
@@ -143,8 +145,8 @@ class _Conversion:
             exchange(parameter, value)
         except RuntimeError as error:
             raise DeviceError(
-                f"{name} cannot be moved from {parameter.device} to {value.device}: something in PyTorch's C++ refers to "
-                f"it (a DataParallel wrapper, a compiled graph). Move the module first, then wrap or compile it. "
+                f"{name} cannot be moved from {parameter.device} to {value.device}: something in PyTorch's C++ "
+                f"refers to it (an autocast cache, a compiled graph). Move the module before it is used there. "
                 f"PyTorch said: {error}"
             ) from error
         self._moved[id(parameter)] = (parameter, value, name)
@@ -171,7 +173,9 @@ def _as_value_of(parameter: torch.Tensor, converted: torch.Tensor) -> torch.Tens
     """A leaf of our own to exchange with: ``converted`` itself may be somebody else's."""
     with torch.inference_mode(False):
         if converted.is_inference() and not parameter.is_inference():
-            converted = converted.clone()  # moved under inference_mode; the module must be able to train after it
+            converted = (
+                converted.clone()
+            )  # moved under inference_mode; the module must be able to train after it
         if carries_more_than_its_impl(parameter) or carries_more_than_its_impl(converted):
             return torch.nn.Parameter(converted, parameter.requires_grad)
         return converted.detach().requires_grad_(parameter.requires_grad)
@@ -184,9 +188,9 @@ def _warn_of_lost_gradient(
         if not warned.is_set():  # one warning for a module, not one for each of its parameters
             warned.set()
             warnings.warn(
-                f"a backward pass reached {name} as it was on {source}, before its module was converted (it is on {target} "
-                f"now): the gradients of this pass are lost to the module. Run the forward pass again after the "
-                f"conversion, or call backward() before it.",
+                f"a backward pass reached {name} as it was on {source}, before its module was converted (it is on "
+                f"{target} now): the gradients of this pass are lost to the module. Run the forward pass again after "
+                f"the conversion, or call backward() before it.",
                 stacklevel=2,
             )
 

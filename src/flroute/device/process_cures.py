@@ -42,7 +42,7 @@ class Cure:
 def _make_storages() -> None:
     """``torch.UntypedStorage(n, device="fl")`` gives device memory; PyTorch's C++ would call a null allocator."""
     storage = torch.UntypedStorage
-    original = storage.__new__
+    original: Callable[..., Any] = storage.__new__
 
     def new(cls: type[torch.UntypedStorage], *args: Any, device: Any = None, **kwargs: Any) -> Any:
         if device is None:
@@ -108,6 +108,8 @@ def _pin_nothing() -> None:
         library.impl("is_pinned", lambda tensor, device=None: False, "CPU")  # noqa: ARG005
         library.impl("pin_memory", lambda tensor, device=None: tensor, "CPU")  # noqa: ARG005
         library.impl("_pin_memory", lambda tensor, device=None: tensor.clone(), "CPU")  # noqa: ARG005
+        # the tensor that comes back has its history already
+        library.impl("pin_memory", torch.library.fallthrough_kernel, "AutogradCPU")
 
 
 def _has_own_pinned_memory() -> bool:

@@ -33,7 +33,8 @@ def installed() -> bool:
 
 def storage_on_device(host: torch.UntypedStorage, index: int) -> torch.UntypedStorage:
     """A copy of a host storage on ``fl:index``."""
-    return to_device(torch.empty(0, dtype=torch.uint8).set_(host), index).untyped_storage()
+    nothing = torch.empty(0, dtype=torch.uint8, device="cpu")  # said, for a session's default is the device
+    return to_device(nothing.set_(host), index).untyped_storage()
 
 
 def _location_of(storage: Any) -> str | None:

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from flroute.device.capsule import VendorBlock, row_major, span_of, tensor_at, tensor_from_array
-from flroute.device.dtypes import QUANTIZED, TORCH_DTYPES
+from flroute.device.dtypes import QUANTIZED
 from flroute.device.memory import DeviceArray
 from flroute.device.table import DEVICE_TYPE, Device, device_at
 from flroute.errors import DeviceError
-from flroute.torch_compat import HOST_KEYS, host_storage_at
+from flroute.torch_compat import HOST_KEYS, host_storage_at, neg_view
 
 _set_storage = torch.ops.aten.set_.source_Storage_storage_offset
 
@@ -78,7 +78,7 @@ def adopt_host(device: Device, host: torch.Tensor) -> torch.Tensor:
     if host.is_conj():
         return adopt_host(device, host.conj()).conj()
     if host.is_neg():
-        return torch.ops.aten._neg_view.default.redispatch(HOST_KEYS, adopt_host(device, host.resolve_neg().neg()))
+        return neg_view(adopt_host(device, host.resolve_neg().neg()))
     if not device.memory.host_visible:
         return upload(device, host)
     shape, strides = host.shape, host.stride()
@@ -111,7 +111,11 @@ def adopt_array(device: Device, result: Any) -> torch.Tensor:
     array = np.asarray(result)
     if not owns_its_memory(array) or min(array.strides, default=0) < 0:
         array = array.copy()
-    return tensor_from_array(device, array)
+    if array.flags.c_contiguous:
+        return tensor_from_array(device, array)
+    strides = [step // array.itemsize for step in array.strides]
+    address = array.__array_interface__["data"][0]
+    return tensor_at(device, address, array.shape, strides, TORCH_DTYPES[array.dtype], array.nbytes, array)
 
 
 def owns_its_memory(array: np.ndarray[Any, Any]) -> bool:
@@ -131,7 +135,9 @@ def _adopt_device_array(device: Device, result: DeviceArray) -> torch.Tensor:
 def host_alias(tensor: torch.Tensor) -> torch.Tensor:
     """A host tensor over the memory of a host-visible device tensor, which must outlive it. Lazy bits are kept."""
     storage = tensor.untyped_storage()
-    return restrided(host_storage_at(storage.data_ptr(), storage.nbytes()), tensor, tensor.storage_offset())
+    return restrided(
+        host_storage_at(storage.data_ptr(), storage.nbytes()), tensor, int(tensor.storage_offset())
+    )
 
 
 def restrided(storage: torch.UntypedStorage, like: torch.Tensor, offset: int) -> torch.Tensor:
@@ -143,6 +149,11 @@ def restrided(storage: torch.UntypedStorage, like: torch.Tensor, offset: int) ->
     if like.is_neg():
         host = torch.ops.aten._neg_view.default.redispatch(HOST_KEYS, host)
     return host
+
+
+def with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """The same elements under other strides (of dimensions where they mean nothing)."""
+    return torch.ops.aten.as_strided.default.redispatch(HOST_KEYS, tensor, tensor.shape, strides)  # type: ignore[no-any-return]
 
 
 def point_at(tensor: torch.Tensor, other: torch.Tensor) -> None:

@@ -12,9 +12,11 @@ from flroute.reference_vendor.support import (
     Array,
     Result,
     check_scalars,
+    kept,
     narrow,
     quiet,
     rounded,
+    select,
     wide,
 )
 from flroute.vendor import Unsupported, kernel
@@ -27,19 +29,19 @@ def relu(x: Array) -> Result:
 
 @kernel("aten::threshold_backward", dtypes=FLOATS)
 def threshold_backward(gradient: Array, x: Array, threshold: float) -> Result:
-    return np.where(np.less_equal(x, threshold), 0, gradient)
+    return kept(np.logical_not(np.less_equal(x, threshold)), gradient)
 
 
 @kernel("aten::leaky_relu", dtypes=FLOATS)
 @quiet
 def leaky_relu(x: Array, negative_slope: float = 0.01) -> Result:
-    return np.where(np.greater(x, 0), x, np.multiply(x, negative_slope))
+    return select(np.greater(x, 0), x, np.multiply(x, negative_slope))
 
 
 @kernel("aten::leaky_relu_backward", dtypes=FLOATS)
 @quiet
 def leaky_relu_backward(gradient: Array, x: Array, negative_slope: float, self_is_result: bool) -> Result:
-    return np.where(np.greater(x, 0), gradient, np.multiply(gradient, negative_slope))
+    return select(np.greater(x, 0), gradient, np.multiply(gradient, negative_slope))
 
 
 @kernel("aten::hardtanh", dtypes=NUMBERS)
@@ -50,7 +52,8 @@ def hardtanh(x: Array, min_val: float = -1, max_val: float = 1) -> Result:
 
 @kernel("aten::hardtanh_backward", dtypes=FLOATS)
 def hardtanh_backward(gradient: Array, x: Array, min_val: float, max_val: float) -> Result:
-    return np.where(np.less_equal(x, min_val) | np.greater_equal(x, max_val), 0, gradient)
+    outside = np.less_equal(x, min_val) | np.greater_equal(x, max_val)
+    return kept(np.logical_not(outside), gradient)
 
 
 @kernel("aten::tanh", dtypes=FLOATS)

@@ -14,6 +14,7 @@ from flroute.reference_vendor.support import (
     Array,
     Result,
     check_scalars,
+    select,
 )
 from flroute.vendor import kernel
 
@@ -115,4 +116,4 @@ def _bool_condition(condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -
 
 @kernel("aten::where.self", when=_bool_condition)
 def where(condition: Array, x: Array, y: Array) -> Result:
-    return np.where(condition, x, y)
+    return select(condition, x, y)

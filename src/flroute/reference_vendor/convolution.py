@@ -1,7 +1,8 @@
 """Convolution in one to three dimensions: patches unfolded into a matrix, then one product per group.
 
 Three primitives serve convolution, transposed convolution and the gradients of both, since each is one
-of the others seen from another side.
+of the others seen from another side. Inside, the batch is the last dimension, (channels, *image, batch):
+a row of patches is then one long run of memory, even where the image is small.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from numpy.lib.stride_tricks import as_strided
 
 from flroute.reference_vendor.support import FLOATS, Array, Result, accurate_sum, narrow, quiet
 from flroute.vendor import Unsupported, kernel
-
-_ALL_IMAGES = (slice(None), slice(None))  # batch and channels, in either order
 
 
 @dataclass(frozen=True)
@@ -37,11 +36,15 @@ class Window:
     def inside(self, offset: Sequence[int], output: Sequence[int]) -> tuple[slice, ...]:
         """Where, in padded images, one element of the kernel meets each position of the output."""
         steps = zip(offset, output, self.stride, self.dilation, strict=True)
-        return (*_ALL_IMAGES, *(slice(o * d, o * d + (n - 1) * s + 1, s) for o, n, s, d in steps))
+        return (slice(None), *(slice(o * d, o * d + (n - 1) * s + 1, s) for o, n, s, d in steps))
 
     def interior(self, image: Sequence[int]) -> tuple[slice, ...]:
         """Where, in padded images, the images themselves lie."""
-        return (*_ALL_IMAGES, *(slice(p, p + n) for p, n in zip(self.padding, image, strict=True)))
+        return (slice(None), *(slice(p, p + n) for p, n in zip(self.padding, image, strict=True)))
+
+    def grown(self, image: Sequence[int]) -> tuple[int, ...]:
+        """Size of the image with its padding."""
+        return tuple(n + 2 * p for n, p in zip(image, self.padding, strict=True))
 
 
 def _window(
@@ -64,40 +67,30 @@ def _window(
     return window
 
 
-def _patches(x: Array, kernel_size: tuple[int, ...], window: Window) -> Result:
-    """Unfold ``x`` (N, C, *image) into (groups, C / groups * kernel elements, N * output positions)."""
+def _patches(x: Array, kernel_size: tuple[int, ...], output: tuple[int, ...], window: Window) -> Result:
+    """Unfold ``x`` (N, C, *image) into (groups, C / groups * kernel elements, output positions * N)."""
     batch, channels, *image = x.shape
-    if any(window.padding):
-        grown = [n + 2 * p for n, p in zip(image, window.padding, strict=True)]
-        padded = np.zeros((batch, channels, *grown), x.dtype)
-        padded[window.interior(image)] = x
-        x = padded
-    across = x.strides[2:]
-    view = as_strided(
-        x,
-        (channels, *kernel_size, batch, *output),
-        (
-            x.strides[1],
-            *(step * d for step, d in zip(across, window.dilation, strict=True)),
-            x.strides[0],
-            *(step * s for step, s in zip(across, window.stride, strict=True)),
-        ),
-        writeable=False,
-    )
+    padded = np.zeros((channels, *window.grown(image), batch), x.dtype)
+    padded[window.interior(image)] = np.moveaxis(x, 0, -1)
+    per_channel, *across, per_image = padded.strides
+    in_kernel = (step * d for step, d in zip(across, window.dilation, strict=True))
+    between = (step * s for step, s in zip(across, window.stride, strict=True))
+    shape = (channels, *kernel_size, *output, batch)
+    view = as_strided(padded, shape, (per_channel, *in_kernel, *between, per_image), writeable=False)
     rows = channels // window.groups * prod(kernel_size)
-    return view.reshape(window.groups, rows, batch * prod(output))
+    return view.reshape(window.groups, rows, prod(output) * batch)
 
 
 def _by_group(x: Array, groups: int) -> Result:
-    """Turn (N, C, *image) into (groups, C / groups, N * image)."""
+    """Turn (N, C, *image) into (groups, C / groups, image * N)."""
     channels = x.shape[1]
-    return np.moveaxis(x, 1, 0).reshape(groups, channels // groups, x.size // channels)
+    return np.moveaxis(x, 0, -1).reshape(groups, channels // groups, x.size // channels)
 
 
 def _by_batch(matrix: Array, batch: int, image: Sequence[int]) -> Result:
     """Undo ``_by_group``; the result is contiguous."""
     groups, channels, _ = matrix.shape
-    return np.ascontiguousarray(np.moveaxis(matrix.reshape(groups * channels, batch, *image), 0, 1))
+    return np.ascontiguousarray(np.moveaxis(matrix.reshape(groups * channels, *image, batch), -1, 0))
 
 
 def _correlate(x: Array, weight: Array, output: tuple[int, ...], window: Window) -> Result:
@@ -114,12 +107,11 @@ def _spread(gradient: Array, weight: Array, image: Sequence[int], window: Window
     channels = weight.shape[1] * window.groups
     rows = weight.reshape(window.groups, weight.shape[0] // window.groups, -1)
     columns = np.matmul(rows.transpose(0, 2, 1), _by_group(gradient, window.groups))
-    columns = columns.reshape(channels, *kernel_size, batch, *output)
-    grown = [n + 2 * p for n, p in zip(image, window.padding, strict=True)]
-    padded = np.zeros((channels, batch, *grown), gradient.dtype)
+    columns = columns.reshape(channels, *kernel_size, *output, batch)
+    padded = np.zeros((channels, *window.grown(image), batch), gradient.dtype)
     for offset in product(*map(range, kernel_size)):
         padded[window.inside(offset, output)] += columns[(slice(None), *offset)]
-    return np.ascontiguousarray(np.moveaxis(padded[window.interior(image)], 0, 1))
+    return np.ascontiguousarray(np.moveaxis(padded[window.interior(image)], -1, 0))
 
 
 def _weight_gradient(x: Array, gradient: Array, weight: Array, window: Window) -> Result:
@@ -188,6 +180,19 @@ def _check_shapes(x: Array, weight: Array, bias: Array | None, window: Window, t
         raise Unsupported(f"convolution of {x.shape} by {weight.shape} in {window.groups} groups")
 
 
+def _check_gradient(gradient: Array, x: Array, weight: Array, window: Window, transposed: bool) -> None:
+    """Raise Unsupported for a gradient that is not of the output's shape: patches would leave its memory."""
+    channels = weight.shape[1] * window.groups if transposed else weight.shape[0]
+    fit = gradient.ndim == x.ndim and gradient.shape[:2] == (x.shape[0], channels)
+    if fit and transposed:
+        reached = window.output(gradient.shape[2:], weight.shape[2:])
+        fit = all(n <= m for n, m in zip(x.shape[2:], reached, strict=True))
+    elif fit:
+        fit = gradient.shape[2:] == window.output(x.shape[2:], weight.shape[2:])
+    if not fit:
+        raise Unsupported(f"a gradient of {gradient.shape} for {x.shape} by {weight.shape}")
+
+
 @kernel("aten::convolution_backward", dtypes=FLOATS)
 @quiet
 def convolution_backward(
@@ -205,6 +210,7 @@ def convolution_backward(
 ) -> tuple[Array | None, Array | None, Array | None]:
     window = _window(x, stride, padding, dilation, groups)
     _check_shapes(x, weight, None, window, transposed)
+    _check_gradient(gradient, x, weight, window, transposed)
     wants_input, wants_weight, wants_bias = output_mask
     for_input = for_weight = for_bias = None
     if transposed:

@@ -18,6 +18,7 @@ from flroute.reference_vendor.support import (
     check_indices,
     check_scalars,
     quiet,
+    select,
 )
 from flroute.vendor import Unsupported, kernel
 
@@ -164,4 +165,4 @@ def _masked(x: torch.Tensor, mask: torch.Tensor, value: Any) -> bool | str:
 @kernel("aten::masked_fill.Scalar", "aten::masked_fill.Tensor", when=_masked)
 def masked_fill(x: Array, mask: Array, value: Any) -> Result:
     check_scalars(x.dtype, value)
-    return np.where(mask, value, x)
+    return select(mask, np.asarray(value, x.dtype), x)

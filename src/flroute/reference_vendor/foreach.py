@@ -177,7 +177,11 @@ def addcdiv_list_(targets: Arrays, ys: Arrays, zs: Arrays, scalars: Sequence[flo
 def lerp_(targets: Arrays, ends: Arrays, weight: float) -> None:
     _check_lengths(targets, ends)
     for target, end in zip(targets, ends, strict=True):
-        target[...] = elementwise.lerp(target, end, weight)
+        difference = np.subtract(end, target)
+        if abs(weight) < 0.5:  # from the nearer end, as in elementwise.lerp
+            np.add(target, np.multiply(difference, weight), out=target)
+        else:
+            np.subtract(end, np.multiply(difference, 1 - weight), out=target)
 
 
 # -- one operand --------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -21,25 +22,36 @@ from flroute.vendor import Unsupported, kernel
 Axes = tuple[int, ...]
 
 
-def _statistics(x: Array, over: Axes) -> tuple[Array, Array]:
-    """Mean and biased variance, dimensions kept."""
-    count = prod(x.shape[dim] for dim in over)
+def _count(x: Array, over: Axes) -> int:
+    return prod(x.shape[dim] for dim in over)
+
+
+def _centred(x: Array, over: Axes) -> tuple[Array, Array, Array]:
+    """``x`` less its mean, in its own dtype; mean and biased variance in double precision, dimensions kept."""
+    count = _count(x, over)
     mean = accurate_sum(x, over, True) / count
-    return mean, accurate_sum(np.square(wide(x) - mean), over, True) / count
+    centred = x - narrow(mean, x)
+    return centred, mean, accurate_sum(np.square(centred), over, True) / count
 
 
-def _affine(normalized: Array, weight: Array | None, bias: Array | None) -> Result:
-    if weight is not None:
-        normalized = normalized * weight
-    return normalized if bias is None else normalized + bias
+def _scale_and_shift(centred: Array, scale: Array, bias: Array | None) -> Array:
+    """``centred * scale + bias`` in place."""
+    centred *= scale
+    if bias is not None:
+        centred += bias
+    return centred
 
 
-def _through_statistics(gradient: Array, normalized: Array, rstd: Array, over: Axes) -> Result:
-    """Gradient for ``x`` where ``normalized`` is ``(x - mean) * rstd`` and both depend on ``x``."""
-    count = prod(gradient.shape[dim] for dim in over)
+def _through_statistics(gradient: Array, normalized: Array, scale: Array, over: Axes) -> Result:
+    """Gradient for ``x`` where ``normalized`` is ``(x - mean) * scale`` and both depend on ``x``."""
+    count = _count(gradient, over)
     mean = accurate_sum(gradient, over, True) / count
     slope = accurate_sum(gradient * normalized, over, True) / count
-    return rstd * (gradient - mean - normalized * slope)
+    result = normalized * narrow(-slope, gradient)
+    result += gradient
+    result -= narrow(mean, gradient)
+    result *= scale
+    return result
 
 
 # -- layer normalization ------------------------------------------------------------------------------
@@ -58,10 +70,14 @@ def _inner(x: Array, normalized_shape: Sequence[int]) -> Axes:
 def layer_norm(
     x: Array, normalized_shape: Sequence[int], weight: Array | None, bias: Array | None, eps: float
 ) -> tuple[Array, Array, Array]:
-    mean, variance = _statistics(x, _inner(x, normalized_shape))
-    rstd = 1 / np.sqrt(variance + eps)
-    output = _affine((x - mean) * rstd, weight, bias)
-    return narrow(output, x), narrow(mean, x), narrow(rstd, x)
+    centred, mean, variance = _centred(x, _inner(x, normalized_shape))
+    rstd = narrow(1 / np.sqrt(variance + eps), x)
+    output = _scale_and_shift(centred, rstd, None)
+    if weight is not None:
+        output *= weight
+    if bias is not None:
+        output += bias
+    return output, narrow(mean, x), rstd
 
 
 @kernel("aten::native_layer_norm_backward", dtypes=FLOATS)
@@ -78,12 +94,12 @@ def layer_norm_backward(
 ) -> tuple[Array | None, Array | None, Array | None]:
     inner = _inner(x, normalized_shape)
     outer = tuple(range(inner[0]))
-    normalized = (wide(x) - mean) * rstd
+    normalized = (x - mean) * rstd
     wants_input, wants_weight, wants_bias = output_mask
     for_input = for_weight = for_bias = None
     if wants_input:
-        scaled = wide(gradient) if weight is None else wide(gradient) * weight
-        for_input = narrow(_through_statistics(scaled, normalized, wide(rstd), inner), x)
+        scaled = gradient if weight is None else gradient * weight
+        for_input = _through_statistics(scaled, normalized, rstd, inner)
     if wants_weight and weight is not None:
         for_weight = narrow(accurate_sum(gradient * normalized, outer), x)
     if wants_bias and bias is not None:
@@ -101,9 +117,9 @@ def _batch_axes(x: Array) -> Axes:
     return (0, *range(2, x.ndim))
 
 
-def _per_channel(values: Array | None, x: Array) -> Array | None:
-    """A value per channel, shaped to meet ``x``, in double precision."""
-    return None if values is None else wide(values).reshape(-1, *(1,) * (x.ndim - 2))
+def _per_channel(values: Array | None, x: Array) -> Any:
+    """A value per channel, shaped to meet ``x``."""
+    return None if values is None else values.reshape(-1, *(1,) * (x.ndim - 2))
 
 
 def _update(running: Array | None, batch: Array, momentum: float) -> None:
@@ -126,20 +142,20 @@ def batch_norm(
 ) -> tuple[Array, Array, Array]:
     over = _batch_axes(x)
     if training:
-        mean, variance = _statistics(x, over)
-        count = x.size // x.shape[1]
+        centred, mean, variance = _centred(x, over)
         rstd = 1 / np.sqrt(variance + eps)
-        saved_mean, saved_rstd = narrow(mean.reshape(-1), x), narrow(rstd.reshape(-1), x)
+        count = _count(x, over)
+        saved = narrow(mean.reshape(-1), x), narrow(rstd.reshape(-1), x)
         _update(running_mean, mean, momentum)
         _update(running_var, variance * np.true_divide(count, count - 1), momentum)
+    elif running_mean is None or running_var is None:
+        raise Unsupported("batch norm for evaluation without running statistics")
     else:
-        running = _per_channel(running_mean, x), _per_channel(running_var, x)
-        if running[0] is None or running[1] is None:
-            raise Unsupported("batch norm for evaluation without running statistics")
-        mean, rstd = running[0], 1 / np.sqrt(running[1] + eps)
-        saved_mean, saved_rstd = np.empty(0, x.dtype), np.empty(0, x.dtype)
-    output = _affine((x - mean) * rstd, _per_channel(weight, x), _per_channel(bias, x))
-    return narrow(output, x), saved_mean, saved_rstd
+        centred = x - _per_channel(running_mean, x)
+        rstd = 1 / np.sqrt(_per_channel(wide(running_var), x) + eps)
+        saved = np.empty(0, x.dtype), np.empty(0, x.dtype)
+    scale = rstd if weight is None else rstd * _per_channel(weight, x)
+    return _scale_and_shift(centred, narrow(scale, x), _per_channel(bias, x)), *saved
 
 
 @kernel("aten::_native_batch_norm_legit.no_stats", dtypes=FLOATS)
@@ -166,18 +182,16 @@ def batch_norm_backward(
     over = _batch_axes(x)
     mean = _per_channel(save_mean if train else running_mean, x)
     rstd = _per_channel(save_invstd if train else running_var, x)
-    if rstd is not None and not train:
-        rstd = 1 / np.sqrt(rstd + eps)
     if mean is None or rstd is None:
         raise Unsupported("batch norm backward without the statistics of its forward")
+    if not train:
+        rstd = narrow(1 / np.sqrt(wide(rstd) + eps), x)
     normalized = (x - mean) * rstd
-    scale = _per_channel(weight, x)
+    scale = rstd if weight is None else rstd * _per_channel(weight, x)
     wants_input, wants_weight, wants_bias = output_mask
     for_input = for_weight = for_bias = None
     if wants_input:
-        scaled = wide(gradient) if scale is None else gradient * scale
-        through = _through_statistics(scaled, normalized, rstd, over) if train else scaled * rstd
-        for_input = narrow(through, x)
+        for_input = _through_statistics(gradient, normalized, scale, over) if train else gradient * scale
     if wants_weight:
         for_weight = narrow(accurate_sum(gradient * normalized, over), x)
     if wants_bias:

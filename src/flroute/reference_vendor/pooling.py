@@ -15,6 +15,7 @@ from flroute.reference_vendor.support import (
     Array,
     Result,
     accurate_sum,
+    check_indices,
     narrow,
     pair,
     quiet,
@@ -100,9 +101,8 @@ def _offsets(rows: Axis, columns: Axis) -> Iterator[tuple[int, int]]:
 
 
 def _first_inside(axis: Axis) -> Result:
-    """The first element of each window that lies in the image."""
-    before = np.maximum(-axis.starts, 0)
-    return axis.starts + -(-before // axis.dilation) * axis.dilation
+    """Which element of each window is the first to lie in the image."""
+    return -(-np.maximum(-axis.starts, 0) // axis.dilation)
 
 
 @kernel("aten::max_pool2d_with_indices", dtypes=FLOATS)
@@ -118,17 +118,23 @@ def max_pool2d(
     rows, columns = _axes(x.shape[-2:], kernel_size, stride, padding, dilation, ceil_mode)
     padded = _pad(x, rows, columns, -np.inf)
     largest = np.full((*x.shape[:-2], rows.output, columns.output), -np.inf, x.dtype)
-    where = np.empty(largest.shape, np.int64)
-    where[...] = _first_inside(rows)[:, None] * columns.image + _first_inside(columns)
-    corner = rows.starts[:, None] * columns.image + columns.starts
-    for i, j in _offsets(rows, columns):
-        candidate = padded[..., rows.meets(i), columns.meets(j)]
+    winner = np.empty(largest.shape, np.int32)  # which element of its window, counted row by row
+    winner[...] = _first_inside(rows)[:, None] * columns.kernel + _first_inside(columns)
+    for number, (i, j) in enumerate(_offsets(rows, columns)):
+        candidate = padded[..., rows.meets(i), columns.meets(j)].copy()
         # A NaN wins, and a later one over an earlier: the rule of PyTorch's loop.
         better = np.greater(candidate, largest) | np.isnan(candidate)
-        position = corner + (i * rows.dilation * columns.image + j * columns.dilation)
-        np.copyto(largest, candidate, where=better)
-        np.copyto(where, position, where=better)
-    return largest, where
+        np.maximum(largest, candidate, out=largest)
+        np.maximum(winner, np.multiply(better, number, dtype=np.int32), out=winner)
+    return largest, _positions(winner, rows, columns)
+
+
+def _positions(winner: Array, rows: Axis, columns: Axis) -> Result:
+    """Positions in the flat image, from element numbers within each window."""
+    corners = rows.starts[:, None] * columns.image + columns.starts
+    steps = np.arange(rows.kernel)[:, None] * rows.dilation * columns.image
+    steps = steps + np.arange(columns.kernel) * columns.dilation
+    return corners + steps.reshape(-1)[winner]
 
 
 def _float_values(gradient: torch.Tensor, *_: Any, **__: Any) -> bool | str:
@@ -149,6 +155,7 @@ def max_pool2d_backward(
     _check_image(x)
     image = x.shape[-2] * x.shape[-1]
     planes = x.size // image
+    check_indices(indices, image, "max_pool2d backward: an index points outside of the image")
     flat = indices.reshape(planes, -1) + np.arange(0, x.size, image)[:, None]
     # bincount adds up in double precision, and overlapping windows need the sum.
     total = np.bincount(flat.ravel(), weights=gradient.ravel(), minlength=x.size)

@@ -50,6 +50,29 @@ class _QuietThread(threading.local):
 fast = _QuietThread()
 
 
+# -- selection ----------------------------------------------------------------------------------------
+#
+# np.where branches on every element: 20 times slower than masking bits where the condition looks random.
+
+
+def _bits(x: Array) -> Array:
+    return x.view(f"i{x.itemsize}")
+
+
+def kept(condition: Any, values: Array) -> Result:
+    """``values`` where ``condition`` holds, 0 elsewhere, whatever is there."""
+    mask = np.negative(np.asarray(condition).view(np.int8), dtype=f"i{values.itemsize}")  # all ones or 0
+    return np.asarray(np.bitwise_and(mask, _bits(values))).view(values.dtype)
+
+
+def select(condition: Any, x: Array, y: Array) -> Result:
+    """``x`` where ``condition`` holds, else ``y``: two arrays of one dtype."""
+    mask = np.negative(np.asarray(condition).view(np.int8), dtype=f"i{x.itemsize}")
+    other = _bits(y)
+    chosen = np.bitwise_and(np.bitwise_xor(_bits(x), other), mask)
+    return np.asarray(np.bitwise_xor(chosen, other)).view(x.dtype)
+
+
 # -- precision ----------------------------------------------------------------------------------------
 
 
@@ -97,7 +120,7 @@ def accurate_sum(x: Array, axis: tuple[int, ...] | None = None, keepdims: bool =
 def _folded(x: Array, dim: int) -> Array:
     """Add up one half of ``x`` along ``dim`` with the other, again and again, until little is left."""
     before = (slice(None),) * dim
-    while (size := x.shape[dim]) > 8:
+    while (size := x.shape[dim]) > 4:
         half = size // 2
         folded = x[(*before, slice(half))] + x[(*before, slice(half, 2 * half))]
         if size % 2:

@@ -132,7 +132,9 @@ class Trace:
     def __init__(self, path: str) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[str] = open(path, "a", encoding="utf-8")  # noqa: SIM115 -- lives as long as the session
-        self.write("header", {"schema_version": SCHEMA_VERSION, "torch": torch.__version__, "time": time.time()})
+        self.write(
+            "header", {"schema_version": SCHEMA_VERSION, "torch": torch.__version__, "time": time.time()}
+        )
 
     def write(self, kind: str, record: dict[str, Any]) -> None:
         """Append one line, in one write."""
@@ -182,6 +184,9 @@ def log_event(level: str, decision: Decision) -> None:
 def _standard_logger() -> Any:
     return structlog.wrap_logger(
         logging.getLogger("flroute"),
-        processors=[structlog.stdlib.filter_by_level, structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0)],
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0),
+        ],
         wrapper_class=structlog.stdlib.BoundLogger,
     )

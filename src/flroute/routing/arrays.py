@@ -39,7 +39,9 @@ def numpy_view(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     if tensor.is_contiguous():
         return np.ndarray(tensor.shape, dtype, MEMORY, address - BASE)
     itemsize = dtype.itemsize
-    return np.ndarray(tensor.shape, dtype, MEMORY, address - BASE, [itemsize * stride for stride in tensor.stride()])
+    return np.ndarray(
+        tensor.shape, dtype, MEMORY, address - BASE, [itemsize * stride for stride in tensor.stride()]
+    )
 
 
 def _resolved(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -56,7 +58,12 @@ def device_array(tensor: torch.Tensor, device: Device) -> DeviceArray:
     if tensor.numel() and not tensor.data_ptr():
         tensor = upload(home, torch.zeros(tensor.shape, dtype=tensor.dtype))
         return DeviceArray(
-            tensor.data_ptr(), tuple(tensor.shape), row_major(tensor.shape), tensor.dtype, home.vendor_index, owner=tensor
+            tensor.data_ptr(),
+            tuple(tensor.shape),
+            row_major(tensor.shape),
+            tensor.dtype,
+            home.vendor_index,
+            owner=tensor,
         )
     return DeviceArray(
         tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, home.vendor_index

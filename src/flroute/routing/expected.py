@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from flroute.routing.schema import facts_of, with_numbers_as_tensors
+
 _META = torch.device("meta")
 
 
@@ -46,7 +48,9 @@ def _signature(value: Any) -> Any:
 def _ask_pytorch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expected | None:
     try:
         with torch.no_grad():
-            result = op(*(_to_meta(a) for a in args), **{name: _to_meta(value) for name, value in kwargs.items()})
+            result = op(
+                *(_to_meta(a) for a in args), **{name: _to_meta(value) for name, value in kwargs.items()}
+            )
     except (NotImplementedError, RuntimeError, ValueError, TypeError, AssertionError, IndexError):
         # No meta kernel, or one that needs data: PyTorch raises any of these, and each means only "cannot tell".
         return None
@@ -54,6 +58,22 @@ def _ask_pytorch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expe
     if not all(r is None or isinstance(r, torch.Tensor) for r in results):
         return None
     return results
+
+
+def host_results(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expected:
+    """What the host's own kernel returns for copies of the arguments: slow, and the last word."""
+
+    def copied(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.detach().to("cpu", copy=True)
+        if isinstance(value, torch.device):
+            return torch.device("cpu")
+        if isinstance(value, list | tuple):
+            return type(value)(copied(item) for item in value)
+        return value
+
+    result = op(*map(copied, args), **{name: copied(value) for name, value in kwargs.items()})
+    return list(result) if isinstance(result, tuple | list) else [result]
 
 
 def _to_meta(value: Any) -> Any:

@@ -21,8 +21,8 @@ from flroute.device.table import DEVICE_TYPE, Device, device_at
 from flroute.device.tensors import adopt_host, point_at, restrided, view_of_storage
 from flroute.errors import DeviceError, FlrouteError
 from flroute.routing.expected import expected_results
-from flroute.routing.schema import OpFacts, bind, tensors_in, written_tensors
-from flroute.torch_compat import host_storage_at, without_host_autocast
+from flroute.routing.schema import OpFacts, tensors_in, with_numbers_as_tensors, written_tensors
+from flroute.torch_compat import find_op, host_storage_at, without_host_autocast
 
 _HOST = torch.device("cpu")
 _ALIGNMENT = 16  # bytes; no item is larger
@@ -68,7 +68,7 @@ class HostCall:
         for tensor in tensors:
             self._note_span(tensor)
         self._offer_resizable_outputs(args, kwargs)
-        host_args = tuple(self._lower(a) for a in args)
+        host_args = tuple(self._lower(a) for a in with_numbers_as_tensors(self._facts, args))
         host_kwargs = {name: self._lower(value) for name, value in kwargs.items()}
         with without_host_autocast():
             result = self._facts.op(*host_args, **host_kwargs)
@@ -82,7 +82,7 @@ class HostCall:
         if tensor.layout != torch.strided or tensor.device.type != DEVICE_TYPE:
             return
         itemsize = tensor.dtype.itemsize
-        low = tensor.storage_offset() * itemsize
+        low = int(tensor.storage_offset()) * itemsize
         high = low + span_of(tensor.shape, tensor.stride()) * itemsize
         key = tensor.untyped_storage()._cdata
         seen = self._spans.get(key)
@@ -91,7 +91,9 @@ class HostCall:
     def _offer_resizable_outputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An ``out=`` the op is going to resize gets a host tensor with memory of its own, which can grow."""
         outs = [kwargs.get(name) for name in self._facts.out_names]
-        if not outs or not all(isinstance(out, torch.Tensor) and out.device.type == DEVICE_TYPE for out in outs):
+        if not outs or not all(
+            isinstance(out, torch.Tensor) and out.device.type == DEVICE_TYPE for out in outs
+        ):
             return
         expected = None
         if any(out.numel() for out in outs if out is not None):
@@ -126,7 +128,7 @@ class HostCall:
                 stand_in = self._storages[storage._cdata] = self._fetch(storage, tensor)
                 if stand_in.storage.nbytes():
                     self._device_of[stand_in.storage.data_ptr()] = tensor
-            offset = tensor.storage_offset() - stand_in.start // tensor.dtype.itemsize
+            offset = int(tensor.storage_offset()) - stand_in.start // tensor.dtype.itemsize
             host = restrided(stand_in.storage, tensor, offset)
         self._remember(tensor, host)
         return host
@@ -143,7 +145,9 @@ class HostCall:
         low -= low % _ALIGNMENT
         copy = torch.empty(high - low, dtype=torch.uint8)
         if high > low:
-            device.memory.copy_to_host(device.vendor_index, storage.data_ptr() + low, copy.data_ptr(), high - low)
+            device.memory.copy_to_host(
+                device.vendor_index, storage.data_ptr() + low, copy.data_ptr(), high - low
+            )
             self.bytes_to_host += high - low
         return _HostStorage(copy.untyped_storage(), low, tensor, copy)
 
@@ -151,11 +155,15 @@ class HostCall:
 
     def _write_back(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for tensor, host in self._resizable:
-            if host.numel():
+            if host.numel() or host.shape != tensor.shape:
                 point_at(tensor, self._adopt(host))
         resized = {id(tensor) for tensor, _ in self._resizable}
         for tensor in written_tensors(self._facts, args, kwargs):
-            stand_in = self._storages.get(tensor.untyped_storage()._cdata) if tensor.layout == torch.strided else None
+            stand_in = (
+                self._storages.get(tensor.untyped_storage()._cdata)
+                if tensor.layout == torch.strided
+                else None
+            )
             if stand_in is None or stand_in.keep is None or id(tensor) in resized or not tensor.numel():
                 continue
             nbytes = span_of(tensor.shape, tensor.stride()) * tensor.dtype.itemsize
@@ -182,13 +190,13 @@ class HostCall:
                 f"{self._facts.name} on {self._device.name} returns a tensor of layout {host.layout}, which lives on the "
                 f"host only: call it on tensor.cpu()"
             )
+        if host.numel() and not host.data_ptr():  # an "efficient zero" owns no memory
+            return self._adopt(torch.zeros(host.shape, dtype=host.dtype))
         address = host.untyped_storage().data_ptr()
         argument = self._device_of.get(address) if address else None
         if argument is not None:  # the op returned (a view of) an argument: keep the alias
             start = self._storages[argument.untyped_storage()._cdata].start
-            return view_of_storage(argument, host, host.storage_offset() + start // host.dtype.itemsize)
-        if host.numel() and not address:
-            host = torch.zeros(host.shape, dtype=host.dtype)
+            return view_of_storage(argument, host, int(host.storage_offset()) + start // host.dtype.itemsize)
         return self._adopt(host)
 
     def _adopt(self, host: torch.Tensor) -> torch.Tensor:
@@ -239,8 +247,6 @@ def host_fallback(op: str, *args: Any, **kwargs: Any) -> Any:
         raise FlrouteError(
             f"host_fallback({op!r}) was called outside a kernel; on the host, call the op on host tensors"
         )
-    from flroute.torch_compat import find_op
-
     found = find_op(op)
     if found is None:
         raise FlrouteError(f"host_fallback: this PyTorch has no op {op!r}")

@@ -52,8 +52,15 @@ class HotPath:
         self._facts = facts
         self._entries: dict[Any, Entry] = {}
         kinds = [str(a.type) for a in facts.arguments]
-        make = _one_tensor if _tensors(kinds) == 1 else _two_tensors if _tensors(kinds) == 2 else _several_tensors
-        self.handler: Plan = make(self._entries, general, len(facts.op._schema.returns) == 1)
+        single = len(facts.op._schema.returns) == 1
+        leading = _tensors(kinds) if single else 0
+        self.handler: Plan
+        if leading == 1:
+            self.handler = _one_tensor(self._entries, general)
+        elif leading == 2:
+            self.handler = _two_tensors(self._entries, general)
+        else:
+            self.handler = _several_tensors(self._entries, general, single)
 
     def remember(self, args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> None:
         """Let calls of this signature take the hot path from now on."""
@@ -64,7 +71,9 @@ class HotPath:
             return
         if len(self._entries) >= MAX_ENTRIES:
             self._entries.clear()
-        key = tuple(part for t in tensors for part in (t.dtype, t.shape, None if t.is_contiguous() else t.stride()))
+        key = tuple(
+            part for t in tensors for part in (t.dtype, t.shape, None if t.is_contiguous() else t.stride())
+        )
         self._entries[key, tensors[0].get_device()] = entry
 
 
@@ -87,7 +96,7 @@ def _tensors(kinds: list[str]) -> int:
     return count if count <= 2 and kinds[:count] == ["Tensor"] * count else 0
 
 
-def _one_tensor(entries: dict[Any, Entry], general: Plan, single: bool) -> Plan:
+def _one_tensor(entries: dict[Any, Entry], general: Plan) -> Plan:
     dtypes, plain, array, memory, base = NUMPY_DTYPES, _PLAIN, _Array, MEMORY, BASE
 
     def handler(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -115,9 +124,9 @@ def _one_tensor(entries: dict[Any, Entry], general: Plan, single: bool) -> Plan:
     return handler
 
 
-def _two_tensors(entries: dict[Any, Entry], general: Plan, single: bool) -> Plan:
+def _two_tensors(entries: dict[Any, Entry], general: Plan) -> Plan:
     dtypes, plain, array, memory, base = NUMPY_DTYPES, _PLAIN, _Array, MEMORY, BASE
-    several = _several_tensors(entries, general, single)
+    several = _several_tensors(entries, general, single=True)
 
     def handler(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         a, b = args[0], args[1]
@@ -175,7 +184,9 @@ def _several_tensors(entries: dict[Any, Entry], general: Plan, single: bool) -> 
             else:
                 stride, itemsize = value.stride(), numpy_dtype.itemsize
                 key += (dtype, shape, stride)
-                arrays.append(array(shape, numpy_dtype, memory, address - base, [itemsize * s for s in stride]))
+                arrays.append(
+                    array(shape, numpy_dtype, memory, address - base, [itemsize * s for s in stride])
+                )
         entry = entries.get((tuple(key), index))
         if entry is None:
             return general(args, kwargs)
@@ -190,7 +201,11 @@ def _several_tensors(entries: dict[Any, Entry], general: Plan, single: bool) -> 
             explain(error, args, kwargs)
             raise
         tick()
-        return adopt(device, result) if single else tuple([adopt(device, r) for r in result])
+        return (
+            adopt(device, result)
+            if single
+            else tuple([None if r is None else adopt(device, r) for r in result])
+        )
 
     return handler
 

@@ -43,7 +43,11 @@ _REACHED_WITHOUT_PYTHON = (
 """``torch.tensor(..., device="fl")`` and some indexing reach the device with the Python key excluded while a dispatch mode
 is on the stack; PyTorch then finds only kernels registered by name, and asserts on a boxed fallback (PythonFallbackKernel.cpp)."""
 
-_COMPOSITES = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional", "CompositeImplicitAutograd")
+_COMPOSITES = (
+    "CompositeExplicitAutograd",
+    "CompositeExplicitAutogradNonFunctional",
+    "CompositeImplicitAutograd",
+)
 
 _NEVER = frozenset({"aten::detach"})
 """``nn.Parameter(t)`` calls ``detach`` in C++ and wants PyTorch's own (a Python kernel loses the tensor's Python half)."""
@@ -53,16 +57,19 @@ _libraries: list[torch.library.Library] = []
 
 def register(route: Route) -> None:
     """Send every op that reaches the device to ``route(op, args, kwargs)``."""
-    anything = torch.library.Library("_", "IMPL")  # noqa: TOR901 -- lives as long as the process
+    anything = torch.library.Library("_", "IMPL")
     anything.fallback(lambda op, *args, **kwargs: route(op, args, kwargs), _KEY)
     anything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    named = torch.library.Library("aten", "IMPL")  # noqa: TOR901
+    named = torch.library.Library("aten", "IMPL")
     _libraries.extend((anything, named))
     for name in dict.fromkeys((*_REACHED_WITHOUT_PYTHON, *_ops_taken_whole())):
         named.impl(name.removeprefix("aten::"), _routed(route, find_op(name)), _KEY)
     _register_convolution(named, route)
     rnn_cells.register(named)
-    for key in ("Conjugate", "Negative"):  # a copy resolves the lazy bit itself; resolving first would copy, for ever
+    for key in (
+        "Conjugate",
+        "Negative",
+    ):  # a copy resolves the lazy bit itself; resolving first would copy, for ever
         named.impl("_copy_from", torch.library.fallthrough_kernel, key)
 
 

@@ -25,8 +25,9 @@ _METADATA = frozenset(
 )
 """Metadata ops that the schema does not show to be views."""
 
-_WHOLE = frozenset({"aten::copy_", "aten::convolution", "aten::convolution_backward"})
-"""Composites whose parts lead back to themselves on an out-of-tree device (``_copy_from``, ``convolution_overrideable``)."""
+_WHOLE = frozenset({"aten::copy_", "aten::convolution", "aten::convolution_backward", "aten::mode.values"})
+"""Composites whose parts lead back to themselves on an out-of-tree device (``_copy_from``, ``convolution_overrideable``), or
+that name the devices they accept (``mode.values``)."""
 
 _HOST_ARGUMENTS: dict[str, frozenset[str]] = {
     "aten::index": frozenset({"indices"}),
@@ -140,13 +141,29 @@ class OpFacts:
         packet = self.op._schema.name.removesuffix("_") if self.writes_self else self.op._schema.name
         wanted = [(a.name, str(a.type)) for a in self.arguments if a.name not in self.out_names]
         for name in overloads_of(packet):
-            candidate = find_op(name)
+            candidate: Any = find_op(name)
             arguments = candidate._schema.arguments
             if [(a.name, str(a.type)) for a in arguments] == wanted and not any(
                 a.alias_info is not None and a.alias_info.is_write for a in arguments
             ):
                 return candidate
         return None
+
+
+def with_numbers_as_tensors(facts: OpFacts, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments with a tensor wherever the schema has one and PyTorch hands over the Python number of a scalar.
+
+    ``x % 2`` reaches a kernel as ``remainder.Tensor(x, 2)``; the number takes part in type promotion as a number does.
+    """
+    if not any(isinstance(v, int | float | complex) for v in args):
+        return args
+    like = next((v for v in args if isinstance(v, torch.Tensor)), None)
+    return tuple(
+        torch.tensor(value, dtype=None if like is None else torch.result_type(like, value), device="cpu")
+        if isinstance(value, int | float | complex) and str(argument.type) in ("Tensor", "Optional[Tensor]")
+        else value
+        for argument, value in zip(facts.arguments, args, strict=False)
+    )
 
 
 @cache

@@ -70,15 +70,21 @@ def _check_sizes(size: list[int]) -> None:
 
 def _refuse_pinned(pin_memory: bool | None) -> None:
     if pin_memory:
-        raise DeviceError(f"only host tensors can be pinned; create it without device={DEVICE_TYPE!r}, or without pin_memory")
+        raise DeviceError(
+            f"only host tensors can be pinned; create it without device={DEVICE_TYPE!r}, or without pin_memory"
+        )
 
 
 def _refuse_layout(layout: torch.layout | None) -> None:
     if layout not in (None, torch.strided):
-        raise DeviceError(f"{DEVICE_TYPE!r} tensors are strided; {layout} tensors live on the host: leave out device=")
+        raise DeviceError(
+            f"{DEVICE_TYPE!r} tensors are strided; {layout} tensors live on the host: leave out device="
+        )
 
 
-def resize(tensor: torch.Tensor, size: list[int], *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
+def resize(
+    tensor: torch.Tensor, size: list[int], *, memory_format: torch.memory_format | None = None
+) -> torch.Tensor:
     """``aten::resize_``: keeps the storage if the new size fits, otherwise moves the tensor to a larger one.
 
     Raises:
@@ -137,7 +143,10 @@ def is_plain_copy(source: torch.Tensor, target: torch.Tensor) -> bool:
         and source.data_ptr() != 0
         and (
             (source.is_contiguous() and target.is_contiguous())
-            or (source.stride() == target.stride() and span_of(source.shape, source.stride()) == source.numel())
+            or (
+                source.stride() == target.stride()
+                and span_of(source.shape, source.stride()) == source.numel()
+            )
         )
     )
 

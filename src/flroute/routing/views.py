@@ -46,7 +46,7 @@ def _transpose(tensor: torch.Tensor, dim0: int, dim1: int) -> Geometry | None:
     sizes, strides = list(tensor.shape), list(tensor.stride())
     sizes[dim0], sizes[dim1] = sizes[dim1], sizes[dim0]
     strides[dim0], strides[dim1] = strides[dim1], strides[dim0]
-    return sizes, strides, tensor.storage_offset()
+    return sizes, strides, int(tensor.storage_offset())
 
 
 def _permute(tensor: torch.Tensor, dims: list[int]) -> Geometry | None:
@@ -55,7 +55,7 @@ def _permute(tensor: torch.Tensor, dims: list[int]) -> Geometry | None:
     if sorted(order) != list(range(ndim)):
         return None
     sizes, strides = tensor.shape, tensor.stride()
-    return [sizes[dim] for dim in order], [strides[dim] for dim in order], tensor.storage_offset()
+    return [sizes[dim] for dim in order], [strides[dim] for dim in order], int(tensor.storage_offset())
 
 
 def _slice(
@@ -66,7 +66,7 @@ def _slice(
         return None
     sizes, strides = list(tensor.shape), list(tensor.stride())
     start, end, _ = slice(start, end).indices(sizes[dim])
-    offset = tensor.storage_offset() + start * strides[dim]
+    offset = int(tensor.storage_offset()) + start * strides[dim]
     sizes[dim] = max(0, -(-(end - start) // step))
     strides[dim] *= step
     return sizes, strides, offset
@@ -80,7 +80,7 @@ def _select(tensor: torch.Tensor, dim: int, index: int) -> Geometry | None:
     size, stride = sizes.pop(dim), strides.pop(dim)
     if not -size <= index < size:
         return None
-    return sizes, strides, tensor.storage_offset() + (index + size if index < 0 else index) * stride
+    return sizes, strides, int(tensor.storage_offset()) + (index + size if index < 0 else index) * stride
 
 
 def _unsqueeze(tensor: torch.Tensor, dim: int) -> Geometry | None:
@@ -91,7 +91,7 @@ def _unsqueeze(tensor: torch.Tensor, dim: int) -> Geometry | None:
     sizes, strides = list(tensor.shape), list(tensor.stride())
     strides.insert(dim, sizes[dim] * strides[dim] if dim < ndim else 1)
     sizes.insert(dim, 1)
-    return sizes, strides, tensor.storage_offset()
+    return sizes, strides, int(tensor.storage_offset())
 
 
 _GEOMETRIES: dict[str, Callable[..., Geometry | None]] = {

@@ -164,7 +164,7 @@ def test_empty_arrays() -> None:
         lambda a: kernels.add(a, upload(np.ones(5))),
         lambda a: kernels.matrix_multiply(a, a),
         lambda a: kernels.fill(a, 1e300),
-        lambda a: kernels.multiply(a, 1j),
+        lambda a: kernels.multiply(a, 1j),  # type: ignore[arg-type]
     ],
 )
 def test_what_a_kernel_cannot_do_it_says_before_it_writes(call) -> None:  # type: ignore[no-untyped-def]

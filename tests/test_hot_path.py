@@ -1,0 +1,274 @@
+"""The hot path gives what the general path gives, whatever the calls before were."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import COPY, Made, Vendors, decision_of, decisions_of, named, throw_away_vendors
+
+import flroute
+from flroute.vendor import Kernel, Unsupported
+
+vendors = pytest.fixture(throw_away_vendors)
+
+HOW = {
+    "plain": lambda t: t,
+    "transposed": lambda t: t.transpose(0, -1),
+    "every second": lambda t: t[..., ::2],
+    "from the second": lambda t: t[..., 1:],
+    "expanded": lambda t: t[..., :1].expand(t.shape),
+    "parameter": torch.nn.Parameter,
+    "requires grad": lambda t: t.detach().requires_grad_(),
+    "a view of a parameter": lambda t: torch.nn.Parameter(t).t(),
+}
+"""Other forms of one tensor."""
+
+
+def add(a: Any, b: Any, *, alpha: Any = 1) -> Any:
+    return a + alpha * b
+
+
+@pytest.fixture
+def made(vendors: Vendors) -> Made:
+    return vendors(
+        Kernel("aten::add.Tensor", add, dtypes=(torch.float32, torch.float64, torch.int32)),
+        Kernel("aten::neg", named("neg", lambda x: np.negative(x)), dtypes=(torch.float32, torch.float64, torch.int32)),
+        COPY,
+    )
+
+
+calls = st.lists(
+    st.tuples(
+        st.sampled_from(list(HOW)),
+        st.sampled_from(list(HOW)),
+        st.sampled_from([(2, 2), (3, 3), (4,), (1, 1), (0, 2), ()]),
+        st.sampled_from([torch.float32, torch.float64, torch.int32]),
+        st.integers(0, 1),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def made_as(how: str, shape: tuple[int, ...], dtype: torch.dtype, device: Any) -> torch.Tensor:
+    t = torch.arange(1.0, 1 + np.prod(shape, dtype=int)).reshape(shape).to(dtype).to(device)
+    if not dtype.is_floating_point and ("param" in how or "grad" in how):
+        return t
+    return HOW[how](t) if shape or how in ("parameter", "requires grad") else t
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(calls)
+def test_any_sequence_of_calls_gives_what_the_host_gives(made: Made, calls: list[Any]) -> None:
+    """Signatures change: contiguous and strided, Tensor and Parameter, with and without gradient, on two devices."""
+    count = 0
+    with flroute.enable(made.name, fallback="error", default_device=False) as session:
+        for how_a, how_b, shape, dtype, index in calls:
+            a, b = (made_as(how, shape, dtype, "cpu") for how in (how_a, how_b))
+            device = made.devices[index].torch_device
+            x, y = (made_as(how, shape, dtype, device) for how in (how_a, how_b))
+            if a.shape != b.shape:
+                continue
+            for _ in range(2):
+                for got, expected in ((torch.add(x, y), torch.add(a, b)), (torch.neg(x), torch.neg(a))):
+                    assert (got.device, got.dtype, got.shape) == (device, expected.dtype, expected.shape)
+                    assert got.numel() == 0 or got.stride() == expected.stride()
+                    assert got.requires_grad == expected.requires_grad
+                    assert torch.equal(got.detach().cpu(), expected.detach())
+                count += 2
+    assert sum(d.calls for d in session.decisions if d.route == "native" and d.op in ("aten::add.Tensor", "aten::neg")) == count
+
+
+def test_the_hot_path_is_taken_once_a_call_was_checked(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else all of the above tests the general path only."""
+    from flroute.routing.native import Invocation
+
+    general: list[int] = []
+    run = Invocation._run_functional
+    monkeypatch.setattr(Invocation, "_run_functional", lambda self, *rest: (general.append(1), run(self, *rest))[1])
+    with flroute.enable(made.name, fallback="error", default_device=False) as session:
+        x, column = made.put(torch.ones(3)), made.put(torch.ones(3, 3))[:, 1]
+        for t in (x, column):
+            for _ in range(5):
+                torch.add(t, x)
+    assert len(general) == 2
+    assert decision_of(session, "aten::add.Tensor").calls == 10
+
+
+def test_gradients_flow_through_the_hot_path(made: Made) -> None:
+    host = torch.ones(3, requires_grad=True)
+    leaf = made.put(torch.ones(3)).requires_grad_()
+    with flroute.enable(made.name, fallback="allow", default_device=False):
+        for tensor in (host, leaf):
+            total = torch.add(torch.neg(tensor), torch.neg(tensor))
+            for _ in range(4):
+                total = torch.add(total, tensor)
+            total.sum().backward()
+    assert leaf.grad is not None
+    assert host.grad is not None
+    assert leaf.grad.tolist() == host.grad.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("session", [True, False], ids=["session", "no session"])
+def test_several_results_of_one_tensor(session: bool) -> None:
+    host = torch.arange(16.0).reshape(1, 1, 4, 4)
+    x = host.to("fl")
+    with flroute.enable("reference", fallback="error", default_device=False) if session else torch.no_grad():
+        for _ in range(4):
+            values, indices = torch.nn.functional.max_pool2d(x, 2, return_indices=True)
+            assert (values.dtype, indices.dtype) == (torch.float32, torch.int64)
+            assert values.tolist() == [[[[5, 7], [13, 15]]]]
+            assert indices.tolist() == [[[[5, 7], [13, 15]]]]
+
+
+def test_several_results_of_two_tensors(vendors: Vendors) -> None:
+    def mode_of(a: Any, b: Any) -> Any:
+        return a + b, a - b
+
+    with torch.library._scoped_library("flroute_test_hot", "FRAGMENT") as library:
+        library.define("both(Tensor a, Tensor b) -> (Tensor, Tensor)")
+        library.impl("both", lambda a, b: (a + b, a - b), "Meta")
+        made = vendors(Kernel("flroute_test_hot::both", mode_of))
+        a, b = made.put(torch.ones(2)), made.put(torch.ones(2))
+        for strided in (False, True):
+            x = made.put(torch.ones(2, 2))[:, 0] if strided else a
+            for _ in range(4):
+                plus, minus = torch.ops.flroute_test_hot.both(x, b)
+                assert (plus.tolist(), minus.tolist()) == ([2, 2], [0, 0])
+
+
+@pytest.mark.parametrize("in_session", [True, False], ids=["session", "no session"])
+def test_bfloat16_comes_to_the_kernel_as_uint16_and_goes_back(in_session: bool, vendors: Vendors) -> None:
+    seen = set()
+
+    def negate(x: Any) -> Any:
+        seen.add(x.dtype)
+        return x ^ np.uint16(0x8000)
+
+    made = vendors(Kernel("aten::neg", negate, dtypes=(torch.bfloat16,)))
+    x = made.put(torch.tensor([1.5, -2.0], dtype=torch.bfloat16))
+    with flroute.enable(made.name, fallback="error") if in_session else torch.no_grad():
+        for _ in range(4):
+            result = torch.neg(x)
+            assert result.dtype == torch.bfloat16
+            assert result.tolist() == [-1.5, 2.0]
+    assert seen == {np.dtype(np.uint16)}
+
+
+def test_what_a_scalar_changes_is_checked_too(vendors: Vendors) -> None:
+    """A call that differs in a scalar is another call: its shape may differ."""
+
+    def wrong_for_rows(x: Any, dim: Any = (), keepdim: Any = False) -> Any:
+        return x.max(axis=tuple(dim)) if 0 in dim else x
+
+    made = vendors(Kernel("aten::amax", wrong_for_rows))
+    with flroute.enable(made.name, fallback="error", default_device=False):
+        x = made.put(torch.ones(2, 3))
+        for _ in range(3):
+            assert torch.amax(x, 0).shape == (3,)
+        with pytest.raises(flroute.KernelResultError):
+            torch.amax(x, 1)
+
+
+def test_a_predicate_that_raises_when_warm_is_still_the_vendors_error(vendors: Vendors) -> None:
+    def choosy(x: Any, dim: Any, half: Any) -> bool:
+        if dim == 1:
+            raise ZeroDivisionError("in the predicate")
+        return True
+
+    softmax = named("softmax", lambda x, dim, half: np.exp(x) / np.exp(x).sum(axis=dim, keepdims=True))
+    made = vendors(Kernel("aten::_softmax", softmax, when=choosy))
+    with flroute.enable(made.name, fallback="error", default_device=False):
+        x = made.put(torch.zeros(2, 2))
+        for _ in range(3):
+            torch.softmax(x, 0)
+        with pytest.raises(flroute.VendorError, match="in the predicate"):
+            torch.softmax(x, 1)
+
+
+def test_a_warm_kernel_may_still_decline(vendors: Vendors) -> None:
+    def positive_only(x: Any) -> Any:
+        if (x < 0).any():
+            raise Unsupported("negative numbers")
+        return -x
+
+    made = vendors(Kernel("aten::neg", positive_only))
+    with flroute.enable(made.name, fallback="allow", default_device=False) as session:
+        for value in (1.0, 1.0, -1.0, 1.0):
+            assert torch.neg(made.put(torch.tensor([value]))).tolist() == [-value]
+    native, fallback = decisions_of(session, "aten::neg")
+    assert (native.calls, fallback.calls, fallback.reason) == (3, 1, "unsupported")
+
+
+def test_timing_and_debug_take_the_general_path_and_agree(made: Made) -> None:
+    for settings_ in ({"timing": True}, {"debug": True}, {}):
+        with flroute.enable(made.name, fallback="error", default_device=False, **settings_) as session:
+            x = made.put(torch.ones(2, 2))
+            for _ in range(4):
+                assert torch.add(x, x.t()).tolist() == [[2, 2], [2, 2]]
+        assert decision_of(session, "aten::add.Tensor").calls == 4
+
+
+@pytest.mark.parametrize("form", ["conj", "neg"])
+def test_lazy_bits_are_resolved_when_warm(form: str) -> None:
+    host = torch.tensor([1 + 2j, 3 - 1j])
+    view: Callable[[Any], Any] = torch.conj if form == "conj" else lambda t: t.conj().imag
+    x = host.to("fl")
+    plain = torch.ones(2).to("fl") if form == "neg" else x
+    with flroute.enable("reference", fallback="allow", default_device=False):
+        for _ in range(3):
+            torch.add(plain, plain)
+        lazy = view(x)
+        assert lazy.is_conj() or lazy.is_neg()
+        for _ in range(3):
+            assert torch.equal(torch.add(lazy, plain).cpu(), torch.add(view(host), plain.cpu()))
+
+
+def test_a_gradient_that_owns_no_memory_is_zeros_when_warm(made: Made) -> None:
+    x = made.put(torch.ones(3))
+    zeros = torch._efficientzerotensor((3,), device=made.device)
+    with flroute.enable(made.name, fallback="allow", default_device=False):
+        for _ in range(3):
+            torch.add(x, x)
+            assert torch.add(x, zeros).tolist() == [1, 1, 1]
+            assert torch.add(zeros, x).tolist() == [1, 1, 1]
+
+
+def test_the_table_of_signatures_does_not_grow_for_ever(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flroute.routing import hot_path
+
+    monkeypatch.setattr(hot_path, "MAX_ENTRIES", 8)
+    sizes: list[int] = []
+    remember = hot_path.HotPath.remember
+
+    def watched(self: Any, *rest: Any) -> None:
+        remember(self, *rest)
+        sizes.append(len(self._entries))
+
+    monkeypatch.setattr(hot_path.HotPath, "remember", watched)
+    with flroute.enable(made.name, fallback="error", default_device=False) as session:
+        for size in range(1, 40):
+            x = made.put(torch.ones(size))
+            assert torch.neg(x).tolist() == torch.neg(x).tolist() == [-1] * size
+    assert decision_of(session, "aten::neg").calls == 2 * 39
+    assert sizes and max(sizes) <= 8
+
+
+def test_warm_calls_in_a_thread_of_their_own(made: Made) -> None:
+    results: list[Any] = []
+    with flroute.enable(made.name, fallback="error", default_device=False) as session:
+        x = made.put(torch.ones(3))
+        for _ in range(3):
+            torch.neg(x)
+        thread = threading.Thread(target=lambda: results.extend(torch.neg(x).tolist() for _ in range(3)))
+        thread.start()
+        thread.join()
+    assert results == [[-1, -1, -1]] * 3
+    assert decision_of(session, "aten::neg").calls == 6
