@@ -11,10 +11,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import COPY, Made, Vendors, decision_of, decisions_of, named, throw_away_vendors
 
 import flroute
 from flroute.vendor import Kernel, Unsupported
+from support import COPY, Made, Vendors, decision_of, decisions_of, named, throw_away_vendors
 
 vendors = pytest.fixture(throw_away_vendors)
 
@@ -39,7 +39,11 @@ def add(a: Any, b: Any, *, alpha: Any = 1) -> Any:
 def made(vendors: Vendors) -> Made:
     return vendors(
         Kernel("aten::add.Tensor", add, dtypes=(torch.float32, torch.float64, torch.int32)),
-        Kernel("aten::neg", named("neg", lambda x: np.negative(x)), dtypes=(torch.float32, torch.float64, torch.int32)),
+        Kernel(
+            "aten::neg",
+            named("neg", lambda x: -x),
+            dtypes=(torch.float32, torch.float64, torch.int32),
+        ),
         COPY,
     )
 
@@ -83,7 +87,14 @@ def test_any_sequence_of_calls_gives_what_the_host_gives(made: Made, calls: list
                     assert got.requires_grad == expected.requires_grad
                     assert torch.equal(got.detach().cpu(), expected.detach())
                 count += 2
-    assert sum(d.calls for d in session.decisions if d.route == "native" and d.op in ("aten::add.Tensor", "aten::neg")) == count
+    assert (
+        sum(
+            d.calls
+            for d in session.decisions
+            if d.route == "native" and d.op in ("aten::add.Tensor", "aten::neg")
+        )
+        == count
+    )
 
 
 def test_the_hot_path_is_taken_once_a_call_was_checked(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +103,9 @@ def test_the_hot_path_is_taken_once_a_call_was_checked(made: Made, monkeypatch: 
 
     general: list[int] = []
     run = Invocation._run_functional
-    monkeypatch.setattr(Invocation, "_run_functional", lambda self, *rest: (general.append(1), run(self, *rest))[1])
+    monkeypatch.setattr(
+        Invocation, "_run_functional", lambda self, *rest: (general.append(1), run(self, *rest))[1]
+    )
     with flroute.enable(made.name, fallback="error", default_device=False) as session:
         x, column = made.put(torch.ones(3)), made.put(torch.ones(3, 3))[:, 1]
         for t in (x, column):
@@ -258,7 +271,8 @@ def test_the_table_of_signatures_does_not_grow_for_ever(made: Made, monkeypatch:
             x = made.put(torch.ones(size))
             assert torch.neg(x).tolist() == torch.neg(x).tolist() == [-1] * size
     assert decision_of(session, "aten::neg").calls == 2 * 39
-    assert sizes and max(sizes) <= 8
+    assert sizes
+    assert max(sizes) <= 8
 
 
 def test_warm_calls_in_a_thread_of_their_own(made: Made) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import Made, Vendors, decision_of, decisions_of, named, throw_away_vendors, why_rejected
 
 import flroute
 from flroute.vendor import Kernel, Unsupported
 from flroute.vocabulary import Precision
+from support import Made, Vendors, decision_of, decisions_of, named, throw_away_vendors, why_rejected
 
 vendors = pytest.fixture(throw_away_vendors)
 
@@ -71,7 +73,9 @@ def test_the_first_candidate_serves(vendors: Vendors) -> None:
     ids=str,
 )
 def test_order_decides(order: list[str], taken: str | None, vendors: Vendors) -> None:
-    made = vendors(relu_kernel("fl_slow", implementation="slow"), relu_kernel("fl_fast", implementation="fast"))
+    made = vendors(
+        relu_kernel("fl_slow", implementation="slow"), relu_kernel("fl_fast", implementation="fast")
+    )
     order = [word.format(vendor=made.name) for word in order]
     decision = relu_on(made, order={"aten::relu": order})
     if taken is None:
@@ -90,8 +94,12 @@ def test_order_decides(order: list[str], taken: str | None, vendors: Vendors) ->
 
 
 def test_order_of_the_functional_op_orders_its_in_place_form(vendors: Vendors) -> None:
-    made = vendors(relu_kernel("fl_slow", implementation="slow"), relu_kernel("fl_fast", implementation="fast"))
-    with flroute.enable(made.name, fallback="error", default_device=False, order={"aten::relu": ["fast"]}) as session:
+    made = vendors(
+        relu_kernel("fl_slow", implementation="slow"), relu_kernel("fl_fast", implementation="fast")
+    )
+    with flroute.enable(
+        made.name, fallback="error", default_device=False, order={"aten::relu": ["fast"]}
+    ) as session:
         made.put(torch.ones(3)).relu_()
     assert decision_of(session, "aten::relu_").kernel == f"{made.name}/fast:fl_fast"
 
@@ -161,7 +169,9 @@ def test_a_predicate_sees_the_ops_arguments_as_tensors(vendors: Vendors) -> None
         seen.append((a, b, alpha))
         return True
 
-    made = vendors(Kernel("aten::add.Tensor", named("add", lambda a, b, *, alpha=1: a + alpha * b), when=look))
+    made = vendors(
+        Kernel("aten::add.Tensor", named("add", lambda a, b, *, alpha=1: a + alpha * b), when=look)
+    )
     a = made.put(torch.ones(2))
     with flroute.enable(made.name, fallback="error", default_device=False):
         torch.add(a, 3, alpha=2)
@@ -380,3 +390,25 @@ def test_indices_may_stay_on_the_host_as_on_cuda() -> None:
     a = torch.arange(6.0, device="fl:0")
     with flroute.enable("reference", fallback="allow", default_device=False):
         assert a[torch.tensor([4, 1])].tolist() == [4, 1]
+
+
+# -- memory --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_session", [True, False], ids=["session", "no session"])
+@pytest.mark.parametrize(
+    "call",
+    [torch.relu, torch.erfinv, torch.t, lambda x: x.add_(1)],
+    ids=["native", "fallback", "view", "in place"],
+)
+def test_a_resolved_route_keeps_no_tensor_alive(call: Any, in_session: bool, vendors: Vendors) -> None:
+    made = vendors(
+        relu_kernel("own"), Kernel("aten::add.Tensor", named("add", lambda a, b, *, alpha=1: a + b))
+    )
+    with flroute.enable(made.name, fallback="allow", default_device=False) if in_session else torch.no_grad():
+        x = made.put(torch.ones(3))
+        alive = weakref.ref(x)
+        call(x)
+        del x
+        gc.collect()
+        assert alive() is None

@@ -81,7 +81,7 @@ VIEWS: dict[str, View] = {
     "expand by a dimension of one": lambda x: x.expand(1, 4, 6),
     "as_strided": lambda x: x.as_strided((3, 2), (6, 2), 1),
     "view of the same dtype": lambda x: x.view(torch.float32),
-    "alias": lambda x: aten.alias(x),
+    "alias": aten.alias,
     "a view of a view of a view": lambda x: x.t()[1:4].unsqueeze(0).transpose(0, 2)[::2],
 }
 MULTIPLE = {"chunk", "split", "split into sizes", "tensor_split", "hsplit", "unbind"}
@@ -147,7 +147,7 @@ def test_write_to_a_leaf_under_no_grad(name: str, where: str, device: torch.devi
 
 
 @pytest.mark.parametrize("where", ["outside", "session"])
-@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("name", [name for name in VIEWS if name != "view of the same dtype"])  # has no gradient at all
 def test_gradient_through_a_view(name: str, where: str) -> None:
     grads = []
     for target in (torch.device("cpu"), REFERENCE):
@@ -369,7 +369,9 @@ INTO: dict[str, Callable[..., Any]] = {
 OUTPUTS: dict[str, Callable[[torch.Tensor, torch.Size], torch.Tensor]] = {
     "contiguous part": lambda memory, size: memory[16 : 16 + size.numel()].view(size),
     "every other element": lambda memory, size: memory[3 : 3 + 2 * size.numel() : 2].unflatten(0, size),
-    "transposed": lambda memory, size: memory[16 : 16 + size.numel()].view(size[::-1]).permute(*reversed(range(len(size)))),
+    "transposed": lambda memory, size: memory[16 : 16 + size.numel()].view(size[::-1]).mT
+    if len(size) > 1
+    else memory[16 : 16 + size.numel()],
     "empty": lambda memory, size: memory[16:16],
     "empty of another shape": lambda memory, size: memory[16:16].view(0, 3),
     "too small": lambda memory, size: memory[16:18],

@@ -35,6 +35,8 @@ PRIVATE_NAMES: dict[str, str] = {
     "torch._C._current_graph_task_id": "whether autograd runs in this thread",
     "torch._C._swap_tensor_impl": "moving a Parameter without replacing it",
     "torch._C._ExcludeDispatchKeyGuard": "host work without the caller's autocast",
+    "torch._C._ForceDispatchKeyGuard": "composites inside a dispatch mode",
+    "torch._C._dispatch_tls_local_exclude_set": "composites inside a dispatch mode",
     "torch._conj": "the lazy conjugate bit",
     "torch._neg_view": "the lazy negative bit",
     "torch.utils.backend_registration._setup_privateuseone_for_python_backend": "a device from Python",
@@ -110,13 +112,35 @@ def overloads_of(name: str) -> list[str]:
     return [] if packet is None else [getattr(packet, o).name() for o in packet.overloads()]
 
 
+_LAZY_KEYS = (DispatchKey.Conjugate, DispatchKey.Negative, DispatchKey.ZeroTensor)
+
+
+def resolving_lazy_bits() -> Any:
+    """A context in which PyTorch resolves lazy conj and neg views again.
+
+    A dispatch mode runs with every key above Python excluded (``pythonFallback``, PythonFallbackKernel.cpp), these among
+    them: a composite that conjugates on the way would hand its next op a view whose bit nobody sees.
+    """
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for key in _LAZY_KEYS:
+        excluded = excluded.remove(key)
+    return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
+
+
 def run_composite(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run PyTorch's own composite implementation of ``op``, whose parts are dispatched anew."""
-    if has_kernel(op.name(), "CompositeImplicitAutograd"):
-        return op._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
-    if has_kernel(op.name(), "CompositeExplicitAutogradNonFunctional"):
-        return op._op_dk(DispatchKey.CompositeExplicitAutogradNonFunctional, *args, **kwargs)
-    return op._op_dk(DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
+    with resolving_lazy_bits():
+        for key in _COMPOSITE_KEYS:
+            if has_kernel(op.name(), key.name):
+                return op._op_dk(key, *args, **kwargs)
+    raise CompatibilityError(f"PyTorch {torch.__version__} has no composite implementation of {op.name()}")
+
+
+_COMPOSITE_KEYS = (
+    DispatchKey.CompositeImplicitAutograd,
+    DispatchKey.CompositeExplicitAutogradNonFunctional,
+    DispatchKey.CompositeExplicitAutograd,
+)
 
 
 def boxed_redispatch(op: Any) -> Callable[..., Any]:
@@ -311,7 +335,7 @@ def exchange(parameter: torch.Tensor, other: torch.Tensor) -> None:
         if whole:
             _exchange_python_halves(parameter, other)
         other._backward_hooks = None
-        other._post_accumulate_grad_hooks = None  # type: ignore[assignment]
+        other._post_accumulate_grad_hooks = {}  # None would leave them registered in C++
         parameter._backward_hooks, parameter._post_accumulate_grad_hooks = hooks, late_hooks
 
 
@@ -323,12 +347,6 @@ def _exchange_python_halves(one: torch.Tensor, other: torch.Tensor) -> None:
         ours, theirs = getattr(one, name, None), getattr(other, name, None)
         setattr(one, name, theirs)
         setattr(other, name, ours)
-
-
-def replace_new_shared(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Put ``make(original)`` in the place of ``UntypedStorage._new_shared``, where DataLoader workers put batches."""
-    storage = torch.UntypedStorage
-    storage._new_shared = classmethod(make(storage._new_shared.__func__))  # type: ignore[assignment,attr-defined]
 
 
 def wrap_backward(around: Callable[[], Any]) -> None:

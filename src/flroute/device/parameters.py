@@ -172,10 +172,10 @@ def _plain(parameter: torch.Tensor) -> torch.Tensor:
 def _as_value_of(parameter: torch.Tensor, converted: torch.Tensor) -> torch.Tensor:
     """A leaf of our own to exchange with: ``converted`` itself may be somebody else's."""
     with torch.inference_mode(False):
-        if converted.is_inference() and not parameter.is_inference():
-            converted = (
-                converted.clone()
-            )  # moved under inference_mode; the module must be able to train after it
+        if (
+            converted.is_inference() and not parameter.is_inference()
+        ):  # the module must be able to train afterwards
+            converted = converted.clone()
         if carries_more_than_its_impl(parameter) or carries_more_than_its_impl(converted):
             return torch.nn.Parameter(converted, parameter.requires_grad)
         return converted.detach().requires_grad_(parameter.requires_grad)

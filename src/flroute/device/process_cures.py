@@ -18,7 +18,7 @@ from torch.multiprocessing import reductions
 from flroute.device.serialization import storage_on_device
 from flroute.device.table import DEVICE_TYPE, to_index
 from flroute.errors import DeviceError
-from flroute.torch_compat import replace_new_shared, single_threaded_backward, wrap_backward
+from flroute.torch_compat import single_threaded_backward, wrap_backward
 
 
 @dataclass(frozen=True)
@@ -56,23 +56,12 @@ def _make_storages() -> None:
 
 def _refuse_to_share() -> None:
     """Device memory is one process's own; say so instead of reading its address in another one."""
-    replace_new_shared(_without_device_memory)
     for kind, reduce in (
         (torch.Tensor, reductions.reduce_tensor),
         (torch.nn.Parameter, reductions.reduce_tensor),
         (torch.UntypedStorage, reductions.reduce_storage),
     ):
         ForkingPickler.register(kind, _only_off_device(reduce))
-
-
-def _without_device_memory(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def new_shared(cls: type[torch.UntypedStorage], size: int, *, device: Any = "cpu") -> Any:
-        if torch.device(device).type == DEVICE_TYPE:
-            _cannot_be_sent(f"a batch of {size} bytes on {device}")
-        return original(cls, size, device=device)
-
-    return new_shared
 
 
 def _only_off_device(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from flroute.device.capsule import VendorBlock, row_major, span_of, tensor_at, tensor_from_array
-from flroute.device.dtypes import QUANTIZED
+from flroute.device.dtypes import QUANTIZED, TORCH_DTYPES
 from flroute.device.memory import DeviceArray
 from flroute.device.table import DEVICE_TYPE, Device, device_at
 from flroute.errors import DeviceError

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from flroute.device.capsule import row_major
 from flroute.device.dtypes import NUMPY_CARRIERS, TORCH_DTYPES
 from flroute.device.table import Device
 from flroute.device.tensors import adopt_array, empty_strided, with_strides
@@ -50,6 +51,7 @@ class Invocation:
         self._lower = lower_for(device)
         self.plain_results = False  # the last results were row-major where PyTorch wants them to be
         self._checked = 0
+        self._trusted = False  # the last results were not checked: enough were
         returns = (facts.functional or facts.op)._schema.returns
         self._returns_list = len(returns) == 1 and "List" in str(returns[0].type)
         self._writes_itself = bool(facts.written) and kernel.op == facts.name
@@ -69,8 +71,8 @@ class Invocation:
     def _run_functional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         results, expected = self._results(self.facts.op, args, kwargs)
         lifted = [None if r is None else self._lift(r, e) for r, e in zip(results, expected, strict=True)]
-        self.plain_results = (
-            all(e is not None and e.is_contiguous() for e in expected) or self._checked >= MAX_CHECKED
+        self.plain_results = self._trusted or all(
+            e is not None and e.stride() == row_major(e.shape) for e in expected
         )
         if self._returns_list:
             return lifted
@@ -147,11 +149,9 @@ class Invocation:
         return results, expected
 
     def _expected_of(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expected | None:
-        if (
-            self._checked >= MAX_CHECKED
-            and not self._debug
-            and all(t.is_contiguous() for t in tensors_in(args, kwargs))
-        ):
+        contiguous = all(t.is_contiguous() for t in tensors_in(args, kwargs))
+        self._trusted = self._checked >= MAX_CHECKED and contiguous and not self._debug
+        if self._trusted:
             return None
         self._checked += 1
         return expected_results(op, args, kwargs)

@@ -23,7 +23,7 @@ from flroute.routing.hot_path import HotPath
 from flroute.routing.native import Invocation
 from flroute.routing.placement import check_same_device, device_of_call, signature
 from flroute.routing.schema import OpFacts, tensors_in
-from flroute.torch_compat import run_composite
+from flroute.torch_compat import resolving_lazy_bits, run_composite
 from flroute.vocabulary import FallbackPolicy, Reason, Rejection, Route
 
 if TYPE_CHECKING:
@@ -70,7 +70,14 @@ class ComputeHandler:
         tally = self.router.tally(
             self.facts, Route.HOST, "cpu", Reason.POLICY, tensors, detail="no device tensor"
         )
-        return self.router.counted(tally, lambda args, kwargs: op(*args, **kwargs))
+        if not self.facts.is_composite:
+            return self.router.counted(tally, lambda args, kwargs: op(*args, **kwargs))
+
+        def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            with resolving_lazy_bits():
+                return op(*args, **kwargs)
+
+        return self.router.counted(tally, run)
 
 
 class PlanBuilder:
