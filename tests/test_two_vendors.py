@@ -116,6 +116,16 @@ def test_copy_into_any_form_is_the_hosts(
     assert torch.equal(bits(there.cpu()), bits(base))
 
 
+@pytest.mark.parametrize("target", DEVICES, ids=str)
+@pytest.mark.parametrize("source", DEVICES, ids=str)
+def test_a_copy_leaves_what_lies_between_the_elements_alone(
+    source: torch.device, target: torch.device
+) -> None:
+    base = torch.full((3, 4), 7.0).to(target)
+    base[:, ::2].copy_(torch.ones(3, 2).to(source))
+    assert base.tolist() == [[1, 7, 1, 7]] * 3
+
+
 def attempt(target: torch.Tensor, source: torch.Tensor) -> str | None:
     try:
         target.copy_(source)

@@ -123,7 +123,7 @@ class RoutingMode(TorchDispatchMode):
         handler = self._handlers.get(func)
         if handler is None:
             handler = self._handlers[func] = self._handler(func)
-        return handler(args, kwargs or {})
+        return handler(args, kwargs)
 
     def _handler(self, func: Any) -> Any:
         if not is_overload(func) or func.namespace != "aten":

@@ -62,7 +62,6 @@ class Block(np.ndarray[Any, Any]):
     def __del__(self) -> None:
         stats = self.stats
         stats.allocated -= self.accounted
-        stats.blocks -= 1
         release = getattr(self.owner, "release", None)
         if release is not None:
             release()
@@ -88,7 +87,6 @@ _weakref = weakref.ref
 def _array_died(reference: weakref.ref[Any], counted: Any = _counted) -> None:
     _, stats, nbytes = counted.pop(id(reference))
     stats.allocated -= nbytes
-    stats.blocks -= 1
 
 
 def tensor_from_array(device: Device, array: np.ndarray[Any, Any]) -> torch.Tensor:
@@ -106,7 +104,6 @@ def tensor_from_array(device: Device, array: np.ndarray[Any, Any]) -> torch.Tens
     reference = _weakref(array, _array_died)
     stats = device.stats
     _counted[id(reference)] = (reference, stats, nbytes)
-    stats.blocks += 1
     allocated = stats.allocated = stats.allocated + nbytes
     if allocated > stats.peak:
         stats.peak = allocated
@@ -144,7 +141,6 @@ def tensor_at(
     stats = array.stats = device.stats
     array.accounted = nbytes
     array.owner = owner
-    stats.blocks += 1
     allocated = stats.allocated = stats.allocated + nbytes
     stats.peak = max(stats.peak, allocated)
     capsule = array.__dlpack__()

@@ -23,7 +23,6 @@ class MemoryStats:
 
     allocated: int = 0
     peak: int = 0
-    blocks: int = 0
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def allocate(device: Device, nbytes: int) -> VendorBlock:
     except MemoryError as error:
         raise torch.OutOfMemoryError(
             f"{device.name} ({device.vendor_device}) is out of memory: asked for {size} bytes, "
-            f"{device.stats.allocated} of {device.facts.total_memory} are in use by {device.stats.blocks} tensors. "
+            f"{device.stats.allocated} of {device.facts.total_memory} are in use by live tensors. "
             f"Free tensors or use a smaller batch. The vendor said: {error}"
         ) from error
 

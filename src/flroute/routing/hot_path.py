@@ -51,10 +51,12 @@ class HotPath:
     def __init__(self, facts: OpFacts, general: Plan) -> None:
         self._facts = facts
         self._entries: dict[Any, Entry] = {}
+        self._short = False
         kinds = [str(a.type) for a in facts.arguments]
         single = len(facts.op._schema.returns) == 1
         leading = _tensors(kinds) if single else 0
         self.handler: Plan
+        self._short = leading > 0
         if leading == 1:
             self.handler = _one_tensor(self._entries, general)
         elif leading == 2:
@@ -71,10 +73,12 @@ class HotPath:
             return
         if len(self._entries) >= MAX_ENTRIES:
             self._entries.clear()
-        key = tuple(
-            part for t in tensors for part in (t.dtype, t.shape, None if t.is_contiguous() else t.stride())
-        )
-        self._entries[key, tensors[0].get_device()] = entry
+        contiguous = all(t.is_contiguous() for t in tensors)
+        if contiguous and self._short:
+            key = tuple(part for t in tensors for part in (t.dtype, t.shape))
+        else:
+            key = tuple(part for t in tensors for part in (t.dtype, t.shape, t.stride()))
+        self._entries[(*key, tensors[0].get_device())] = entry
 
 
 def serves(facts: OpFacts) -> bool:
@@ -98,18 +102,19 @@ def _tensors(kinds: list[str]) -> int:
 
 def _one_tensor(entries: dict[Any, Entry], general: Plan) -> Plan:
     dtypes, plain, array, memory, base = NUMPY_DTYPES, _PLAIN, _Array, MEMORY, BASE
+    several = _several_tensors(entries, general, single=True)
 
     def handler(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         a = args[0]
-        if kwargs or a.__class__ not in plain or not a.is_contiguous():
+        if kwargs or a.__class__ not in plain:
             return general(args, kwargs)
         shape, dtype = a.shape, a.dtype
-        entry = entries.get(((dtype, shape, None), a.get_device()))
+        entry = entries.get((dtype, shape, a.get_device()))
+        if entry is None or not a.is_contiguous():
+            return several(args, kwargs)
         address = a.data_ptr()
-        if entry is None or not address:
-            return general(args, kwargs)
         function, tick, device, explain, when = entry
-        if when is not None and when(*args) is not True:
+        if not address or (when is not None and when(*args) is not True):
             return general(args, kwargs)
         try:
             result = function(array(shape, dtypes[dtype], memory, address - base), *args[1:])
@@ -119,6 +124,8 @@ def _one_tensor(entries: dict[Any, Entry], general: Plan) -> Plan:
             explain(error, args, kwargs)
             raise
         tick()
+        if result.__class__ is array and result.base is None and result.flags.c_contiguous:
+            return tensor_from_array(device, result)
         return adopt(device, result)
 
     return handler
@@ -132,16 +139,14 @@ def _two_tensors(entries: dict[Any, Entry], general: Plan) -> Plan:
         a, b = args[0], args[1]
         if kwargs or a.__class__ not in plain or b.__class__ not in plain:
             return general(args, kwargs)
-        if not (a.is_contiguous() and b.is_contiguous()):
-            return several(args, kwargs)
         shape, dtype, shape_b, dtype_b, index = a.shape, a.dtype, b.shape, b.dtype, a.get_device()
-        entry = entries.get(((dtype, shape, None, dtype_b, shape_b, None), index))
-        if entry is None or b.get_device() != index:
-            return general(args, kwargs)
+        entry = entries.get((dtype, shape, dtype_b, shape_b, index))
+        if entry is None or not (a.is_contiguous() and b.is_contiguous()):
+            return several(args, kwargs)
         address, address_b = a.data_ptr(), b.data_ptr()
-        if not (address and address_b):
-            return general(args, kwargs)
         function, tick, device, explain, when = entry
+        if b.get_device() != index or not (address and address_b):
+            return general(args, kwargs)
         if when is not None and when(*args) is not True:
             return general(args, kwargs)
         try:
@@ -156,6 +161,8 @@ def _two_tensors(entries: dict[Any, Entry], general: Plan) -> Plan:
             explain(error, args, kwargs)
             raise
         tick()
+        if result.__class__ is array and result.base is None and result.flags.c_contiguous:
+            return tensor_from_array(device, result)
         return adopt(device, result)
 
     return handler
@@ -177,17 +184,15 @@ def _several_tensors(entries: dict[Any, Entry], general: Plan, single: bool) -> 
             address, dtype, shape = value.data_ptr(), value.dtype, value.shape
             if not address or value.get_device() != index or dtype not in dtypes:
                 return general(args, kwargs)
-            numpy_dtype = dtypes[dtype]
+            numpy_dtype, stride = dtypes[dtype], value.stride()
+            key += (dtype, shape, stride)
             if value.is_contiguous():
-                key += (dtype, shape, None)
                 arrays.append(array(shape, numpy_dtype, memory, address - base))
             else:
-                stride, itemsize = value.stride(), numpy_dtype.itemsize
-                key += (dtype, shape, stride)
-                arrays.append(
-                    array(shape, numpy_dtype, memory, address - base, [itemsize * s for s in stride])
-                )
-        entry = entries.get((tuple(key), index))
+                steps = [numpy_dtype.itemsize * step for step in stride]
+                arrays.append(array(shape, numpy_dtype, memory, address - base, steps))
+        key.append(index)
+        entry = entries.get(tuple(key))
         if entry is None:
             return general(args, kwargs)
         function, tick, device, explain, when = entry
@@ -201,17 +206,13 @@ def _several_tensors(entries: dict[Any, Entry], general: Plan, single: bool) -> 
             explain(error, args, kwargs)
             raise
         tick()
-        return (
-            adopt(device, result)
-            if single
-            else tuple([None if r is None else adopt(device, r) for r in result])
-        )
+        return adopt(device, result) if single else tuple([adopt(device, r) for r in result])
 
     return handler
 
 
-def adopt(device: Device, result: Any) -> torch.Tensor:
+def adopt(device: Device, result: Any) -> torch.Tensor | None:
     """A tensor out of what a kernel returned; row-major, as PyTorch wants every result that comes here."""
-    if result.__class__ is _Array and result.base is None and result.flags.c_contiguous:
-        return tensor_from_array(device, result)
+    if result is None:
+        return None
     return adopt_array(device, np.asarray(result, order="C"))
