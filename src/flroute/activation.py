@@ -8,12 +8,16 @@ from typing import Any
 import torch
 
 from flroute.device import guard, parameters, process_cures, serialization, table, torch_fl
+from flroute.errors import CompatibilityError, SettingsError
 from flroute.routing import registration
 from flroute.settings import load_settings
 from flroute.torch_compat import register_device, skip_in_dynamo
 
 _lock = threading.RLock()
 _active = False
+
+failure: SettingsError | CompatibilityError | None = None
+"""Why the import did not register the device."""
 
 
 def is_active() -> bool:
@@ -57,9 +61,15 @@ def activate_if_alone() -> bool:
 
     ``FLROUTE_AUTOLOAD=1`` registers in any case, ``FLROUTE_AUTOLOAD=0`` in none; ``enable()`` registers when needed.
     """
-    wanted = load_settings().autoload
-    if wanted is None:
-        wanted = not torch.accelerator.is_available()
-    if wanted:
-        activate()
+    global failure
+    try:
+        wanted = load_settings().autoload
+        if wanted is None:
+            wanted = not torch.accelerator.is_available()
+        if wanted:
+            activate()
+    except (SettingsError, CompatibilityError) as error:
+        # Importing a package must not fail for a typing error in a settings file; ``enable`` and ``doctor`` say it.
+        failure = error
+        return False
     return wanted

@@ -73,7 +73,7 @@ class HostMemory(Memory):
         self._blocks: dict[int, torch.Tensor] = {}
 
     def allocate(self, device: int, nbytes: int) -> int:
-        block = torch.empty(nbytes, dtype=torch.uint8)
+        block = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
         address = block.data_ptr()
         self._blocks[address] = block
         return address

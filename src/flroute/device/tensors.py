@@ -142,7 +142,7 @@ def host_alias(tensor: torch.Tensor) -> torch.Tensor:
 
 def restrided(storage: torch.UntypedStorage, like: torch.Tensor, offset: int) -> torch.Tensor:
     """A host tensor over ``storage`` with the dtype, shape, strides and lazy bits of ``like``."""
-    host = torch.empty(0, dtype=like.dtype)
+    host = torch.empty(0, dtype=like.dtype, device="cpu")
     _set_storage.redispatch(HOST_KEYS, host, storage, offset, like.shape, like.stride())
     if like.is_conj():
         host = host.conj()

@@ -22,6 +22,7 @@ from flroute.reference_vendor import (
     matmul,
     normalization,
     pooling,
+    random,
     reductions,
     softmax,
 )
@@ -43,6 +44,7 @@ MODULES = (
     embedding,
     foreach,
     copy,
+    random,
 )
 
 

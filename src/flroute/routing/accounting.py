@@ -15,7 +15,6 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-import structlog
 import torch
 
 from flroute.vocabulary import Decision, Reason, Rejection, Route
@@ -163,6 +162,8 @@ def log_event(level: str, decision: Decision) -> None:
     A program that configured structlog gets it there; any other gets it on the standard logger ``flroute``, where
     warnings show on stderr and the rest does not.
     """
+    import structlog  # a tenth of a second, and only a program that routes something needs it
+
     if not structlog.is_configured() and not logging.getLogger("flroute").isEnabledFor(_LEVELS[level]):
         return
     fields: dict[str, Any] = {
@@ -182,6 +183,8 @@ def log_event(level: str, decision: Decision) -> None:
 
 @cache
 def _standard_logger() -> Any:
+    import structlog
+
     return structlog.wrap_logger(
         logging.getLogger("flroute"),
         processors=[

@@ -56,7 +56,7 @@ def device_array(tensor: torch.Tensor, device: Device) -> DeviceArray:
         return DeviceArray(tensor.data_ptr(), (), (), tensor.dtype, device.vendor_index, owner=tensor)
     home = device_at(tensor.device.index)
     if tensor.numel() and not tensor.data_ptr():
-        tensor = upload(home, torch.zeros(tensor.shape, dtype=tensor.dtype))
+        tensor = upload(home, torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu"))
         return DeviceArray(
             tensor.data_ptr(),
             tuple(tensor.shape),

@@ -102,7 +102,7 @@ class HostCall:
             assert out is not None
             grows = expected is not None and expected[i] is not None and expected[i].shape != out.shape  # type: ignore[union-attr]
             if grows or not out.numel():
-                host = torch.empty_strided(out.shape, out.stride(), dtype=out.dtype)
+                host = torch.empty_strided(out.shape, out.stride(), dtype=out.dtype, device="cpu")
                 self._remember(out, host)
                 self._resizable.append((out, host))
 
@@ -121,7 +121,7 @@ class HostCall:
             return known[1]
         storage = tensor.untyped_storage()
         if not storage.data_ptr() and tensor.numel():  # an "efficient zero" gradient owns no memory
-            host = torch.zeros(tensor.shape, dtype=tensor.dtype)
+            host = torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
         else:
             stand_in = self._storages.get(storage._cdata)
             if stand_in is None:
@@ -143,7 +143,7 @@ class HostCall:
             return _HostStorage(host_storage_at(storage.data_ptr(), storage.nbytes()), 0, tensor)
         low, high = self._spans[storage._cdata]
         low -= low % _ALIGNMENT
-        copy = torch.empty(high - low, dtype=torch.uint8)
+        copy = torch.empty(high - low, dtype=torch.uint8, device="cpu")
         if high > low:
             device.memory.copy_to_host(
                 device.vendor_index, storage.data_ptr() + low, copy.data_ptr(), high - low
@@ -191,7 +191,7 @@ class HostCall:
                 f"host only: call it on tensor.cpu()"
             )
         if host.numel() and not host.data_ptr():  # an "efficient zero" owns no memory
-            return self._adopt(torch.zeros(host.shape, dtype=host.dtype))
+            return self._adopt(torch.zeros(host.shape, dtype=host.dtype, device="cpu"))
         address = host.untyped_storage().data_ptr()
         argument = self._device_of.get(address) if address else None
         if argument is not None:  # the op returned (a view of) an argument: keep the alias

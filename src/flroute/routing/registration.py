@@ -31,7 +31,6 @@ _REACHED_WITHOUT_PYTHON = (
     "aten::view.dtype",
     "aten::_reshape_alias",
     "aten::unfold",
-    "aten::alias",
     "aten::view_as_real",
     "aten::view_as_complex",
     "aten::set_.source_Storage_storage_offset",
@@ -50,8 +49,9 @@ _COMPOSITES = (
     "CompositeImplicitAutograd",
 )
 
-_NEVER = frozenset({"aten::detach"})
-"""``nn.Parameter(t)`` calls ``detach`` in C++ and wants PyTorch's own (a Python kernel loses the tensor's Python half)."""
+_NEVER = frozenset({"aten::detach", "aten::alias"})
+"""``nn.Parameter(t)`` and ``as_subclass`` call these in C++ and give the result a Python half of their own; what a Python
+kernel returns already has one."""
 
 _libraries: list[torch.library.Library] = []
 

@@ -123,8 +123,8 @@ def read_scalar(tensor: torch.Tensor) -> Any:
     """``aten::_local_scalar_dense``: the one element, as a Python number."""
     device = device_at(tensor.device.index)
     if not tensor.data_ptr():
-        return torch.zeros((), dtype=tensor.dtype).item()
-    host = torch.empty(1, dtype=tensor.dtype)
+        return torch.zeros((), dtype=tensor.dtype, device="cpu").item()
+    host = torch.empty(1, dtype=tensor.dtype, device="cpu")
     device.memory.copy_to_host(device.vendor_index, tensor.data_ptr(), host.data_ptr(), tensor.dtype.itemsize)
     if tensor.is_conj():
         host = host.conj()
@@ -182,12 +182,12 @@ def _download(tensor: torch.Tensor, moved: Moved) -> torch.Tensor:
     """The tensor on the host: an alias where the host can see it, else a copy of the bytes it spans."""
     device = device_at(tensor.device.index)
     if not tensor.data_ptr():
-        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+        return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
     nbytes = span_of(tensor.shape, tensor.stride()) * tensor.dtype.itemsize
     moved.to_host += nbytes
     if device.memory.host_visible:
         return host_alias(tensor)
-    copy = torch.empty(nbytes, dtype=torch.uint8)
+    copy = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
     device.memory.copy_to_host(device.vendor_index, tensor.data_ptr(), copy.data_ptr(), nbytes)
     return restrided(copy.untyped_storage(), tensor, 0)
 
@@ -203,7 +203,7 @@ def _upload(host: torch.Tensor, target: torch.Tensor, moved: Moved) -> None:
     if is_plain_copy(host, target):
         device.memory.copy_from_host(device.vendor_index, host.data_ptr(), target.data_ptr(), nbytes)
         return
-    buffer = torch.empty(nbytes, dtype=torch.uint8)
+    buffer = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
     if span != target.numel():  # gaps: keep what lies between the elements
         device.memory.copy_to_host(device.vendor_index, target.data_ptr(), buffer.data_ptr(), nbytes)
         moved.to_host += nbytes
