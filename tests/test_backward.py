@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support import COPY, Vendors, throw_away_vendors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import flroute
-from flroute import registry
-from flroute.vendor import DeviceFacts, HostMemory, Kernel, Vendor, hookimpl
+from flroute.vendor import Kernel
 
 aten = torch.ops.aten
 
@@ -53,22 +53,22 @@ def add(a: Any, b: Any, *, alpha: float = 1) -> Any:
     return np.add(a, np.multiply(b, np.float32(alpha)))
 
 
-class FaultyVendor:
-    """A vendor with two devices and few kernels."""
+REFERENCE, SECOND, OPAQUE = flroute.device("reference:0"), flroute.device("reference:1"), flroute.device("opaque:1")
 
-    @hookimpl
-    def flroute_vendors(self) -> Iterator[Vendor]:
-        yield Vendor(
-            name="faulty",
-            version="1",
-            devices=(DeviceFacts("Faulty", 2**30), DeviceFacts("Faulty", 2**30)),
-            memory=HostMemory(),
-            kernels=(Kernel("aten::mm", matrix_product), Kernel("aten::mul.Tensor", multiply), Kernel("aten::add.Tensor", add)),
-        )
+faulty = pytest.fixture(throw_away_vendors, name="faulty_vendors")
 
 
-REFERENCE, OPAQUE = flroute.device("reference:0"), flroute.device("opaque:1")
-FIRST, SECOND = (device.torch_device for device in registry.register(FaultyVendor(), "faulty"))
+@pytest.fixture
+def faulty_devices(faulty_vendors: Vendors) -> list[torch.device]:
+    """Two devices whose matrix products can be made to fail."""
+    return make_faulty_devices(faulty_vendors)
+
+
+def make_faulty_devices(vendors: Vendors) -> list[torch.device]:
+    made = vendors(
+        Kernel("aten::mm", matrix_product), Kernel("aten::mul.Tensor", multiply), Kernel("aten::add.Tensor", add), COPY
+    )
+    return [device.torch_device for device in made.devices]
 
 
 @contextmanager
@@ -173,9 +173,12 @@ def break_in_backward(where: str, device: torch.device, run: Callable[..., Any],
 
 @pytest.mark.parametrize("error", [Boom("kernel"), MemoryError("full"), KeyboardInterrupt(), RuntimeError("plain")], ids=repr)
 @pytest.mark.parametrize("run", [here, in_thread], ids=["main thread", "second thread"])
-@pytest.mark.parametrize("device", [FIRST, SECOND], ids=["first", "second"])
+@pytest.mark.parametrize("index", [0, 1])
 @pytest.mark.parametrize("where", ["outside", "session"])
-def test_a_kernel_that_raises(where: str, device: torch.device, run: Callable[..., Any], error: BaseException) -> None:
+def test_a_kernel_that_raises(
+    where: str, index: int, run: Callable[..., Any], error: BaseException, faulty_devices: list[torch.device]
+) -> None:
+    device = faulty_devices[index]
     graph = break_in_backward(where, device, run, error)
     host = host_after(error)
     graph.close_to(host)
@@ -186,18 +189,20 @@ def test_a_kernel_that_raises(where: str, device: torch.device, run: Callable[..
     graph.close_to(host)
 
 
-def test_the_error_carries_a_note() -> None:
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="notes came with Python 3.11")
+def test_the_error_carries_a_note(faulty_devices: list[torch.device]) -> None:
     error = Boom("kernel")
-    break_in_backward("session", FIRST, here, error)
-    assert any("faulty/python:matrix_product" in note and "aten::mm" in note for note in error.__notes__)
+    break_in_backward("session", faulty_devices[0], here, error)
+    assert any("python:matrix_product" in note and "aten::mm" in note for note in error.__notes__)
 
 
-def test_an_error_does_not_change_the_session() -> None:
-    with flroute.enable(FIRST, fallback="allow"):
-        loss = Graph(FIRST).loss()
+def test_an_error_does_not_change_the_session(faulty_devices: list[torch.device]) -> None:
+    device = faulty_devices[1]
+    with flroute.enable(device, fallback="allow"):
+        loss = Graph(device).loss()
         with lit(Boom()):
             assert isinstance(raised_by(loss.backward), Boom)
-        assert torch.ones(1).device == FIRST
+        assert torch.ones(1).device == device
     assert torch.ones(1).device.type == "cpu"
     assert torch._C._len_torch_dispatch_stack() == 0
 
@@ -214,8 +219,9 @@ def refusing_backward(device: torch.device, run: Callable[..., Any]) -> tuple[Gr
 
 
 @pytest.mark.parametrize("run", [here, in_thread], ids=["main thread", "second thread"])
-@pytest.mark.parametrize("device", [FIRST, SECOND, OPAQUE], ids=["first", "second", "opaque"])
-def test_a_fallback_that_is_refused(device: torch.device, run: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("which", ["first", "second", "opaque"])
+def test_a_fallback_that_is_refused(which: str, run: Callable[..., Any], faulty_devices: list[torch.device]) -> None:
+    device = OPAQUE if which == "opaque" else faulty_devices[which == "second"]
     graph, error = refusing_backward(device, run)
     assert type(error) is flroute.FallbackError
     assert "nothing was computed" in str(error)
@@ -240,30 +246,32 @@ def test_a_fallback_that_is_refused(device: torch.device, run: Callable[..., Any
     graph.close_to(host)
 
 
-def test_errors_one_after_another() -> None:
-    graph = Graph(FIRST)
-    with flroute.enable(FIRST, fallback="allow"):
+def test_errors_one_after_another(faulty_devices: list[torch.device]) -> None:
+    graph = Graph(faulty_devices[0])
+    with flroute.enable(faulty_devices[0], fallback="allow"):
         for i in range(20):
             loss, error = graph.loss(), Boom(i)
             with lit(error):
                 assert raised_by(loss.backward) is error
 
 
-def test_autograd_grad_raises_too() -> None:
+def test_autograd_grad_raises_too(faulty_devices: list[torch.device]) -> None:
+    device = faulty_devices[0]
     for where in ("outside", "session"):
-        graph, error = Graph(FIRST), Boom()
-        with session_or_not(where, FIRST):
+        graph, error = Graph(device), Boom()
+        with session_or_not(where, device):
             loss = graph.loss()
             with lit(error):
                 assert raised_by(lambda loss=loss, graph=graph: torch.autograd.grad(loss, graph.leaves)) is error
         assert graph.grads() == [None] * 4
 
 
-def test_an_error_in_the_second_derivative() -> None:
+def test_an_error_in_the_second_derivative(faulty_devices: list[torch.device]) -> None:
+    device = faulty_devices[0]
     for where in ("outside", "session"):
         error = Boom()
-        with session_or_not(where, FIRST):
-            graph = Graph(FIRST)
+        with session_or_not(where, device):
+            graph = Graph(device)
             grads = torch.autograd.grad(graph.loss(), graph.leaves, create_graph=True)
             with lit(error):
                 assert raised_by(lambda grads=grads: sum(g.sum() for g in grads).backward()) is error
@@ -301,12 +309,13 @@ import json, sys
 sys.path.insert(0, sys.argv[1])
 from flroute.device import guard
 guard.guard_can_be_patched = lambda: False
-import flroute
+import flroute, support
 import test_backward as tests
 assert not guard.installed()
 seen = []
+devices = tests.make_faulty_devices(support.Vendors())
 for where in ("outside", "session"):
-    for device in (tests.FIRST, tests.SECOND):
+    for device in devices:
         for run in (tests.here, tests.in_thread):
             print(where, device, run.__name__, file=sys.stderr, flush=True)
             error = tests.Boom("kernel")

@@ -274,7 +274,11 @@ class Answers:
         return self.answer
 
 
-@pytest.mark.parametrize("answer", [None, 5, _with(), [None], OSError("no driver")], ids=repr)
+@pytest.mark.parametrize(
+    "answer",
+    [None, 5, _with(), [None], OSError("no driver")],
+    ids=["nothing", "a number", "a vendor not in a list", "a list of nothing", "an error"],
+)
 def test_a_hook_that_answers_nonsense(answer: Any, load: Callable[..., Registry]) -> None:
     good = _with()
     found = load(nonsense=Answers(answer), sound=Plugin(good))

@@ -13,21 +13,21 @@ from flroute.vendor import kernel
 
 @kernel("aten::normal_", dtypes=FLOATS)
 def normal_from_host_generator(
-    x: Array, mean: float = 0, std: float = 1, *, generator: torch.Generator | None = None
+    x: Array, mean: float = 0.0, std: float = 1.0, *, generator: torch.Generator | None = None
 ) -> None:
     torch.from_numpy(x).normal_(mean, std, generator=generator)
 
 
 @kernel("aten::uniform_", dtypes=FLOATS)
 def uniform_from_host_generator(
-    x: Array, from_: float = 0, to: float = 1, *, generator: torch.Generator | None = None
+    x: Array, from_: float = 0.0, to: float = 1.0, *, generator: torch.Generator | None = None
 ) -> None:
     torch.from_numpy(x).uniform_(from_, to, generator=generator)
 
 
 @kernel("aten::exponential_", dtypes=FLOATS)
 def exponential_from_host_generator(
-    x: Array, lambd: float = 1, *, generator: torch.Generator | None = None
+    x: Array, lambd: float = 1.0, *, generator: torch.Generator | None = None
 ) -> None:
     torch.from_numpy(x).exponential_(lambd, generator=generator)
 

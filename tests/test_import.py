@@ -1,0 +1,238 @@
+"""Importing: any order, any environment, cheap, and never the reason that ``import torch`` fails."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+QUIET = "import logging; logging.disable(logging.CRITICAL)\n"
+
+
+def python(code: str, *, ok: bool = True, path: Path | None = None, **environment: str) -> str:
+    """Standard output of a fresh interpreter; ``path`` comes first on its module path."""
+    variables = {k: v for k, v in os.environ.items() if k not in ("FLROUTE_AUTOLOAD", "TORCH_DEVICE_BACKEND_AUTOLOAD")}
+    variables |= {"OMP_NUM_THREADS": "1", **environment}
+    if path is not None:
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, (str(path), variables.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [sys.executable, "-c", QUIET + textwrap.dedent(code)],
+        env=variables, text=True, capture_output=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode == 0) == ok, f"exit code {done.returncode}: {done.stdout}{done.stderr[-3000:]}"
+    return done.stdout if ok else done.stderr
+
+
+KNOWN = """
+def known():
+    try:
+        return str(torch.device("fl"))
+    except RuntimeError:
+        return "unknown"
+"""
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import torch",
+        "import flroute; import torch",
+        "import torch; import flroute",
+        "import flroute.vendor; import torch",
+        "import torch; import flroute.reference_vendor",
+        "import flroute_autoload; import torch",
+        "import flroute_autoload; flroute_autoload.autoload(); import torch",
+        "from flroute import enable; import torch",
+        "import numpy; import flroute.errors; import torch",
+    ],
+)
+def test_any_order(imports: str) -> None:
+    code = f"""
+    {imports}
+    x = torch.ones(2, device="fl", requires_grad=True)
+    (x * 2).sum().backward()
+    print(torch.device("fl"), x.grad.tolist(), torch.fl.is_available())
+    import flroute, flroute_autoload
+    with flroute.enable("reference"):
+        print(torch.ones(1).device, flroute_autoload.failure)
+    """
+    assert python(code).splitlines() == ["fl [2.0, 2.0] True", "fl:0 None"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "bare", "with_flroute"),
+    [
+        ({}, "fl", "fl"),
+        ({"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, "unknown", "fl"),
+        ({"FLROUTE_AUTOLOAD": "0"}, "unknown", "unknown"),
+        ({"FLROUTE_AUTOLOAD": "1"}, "fl", "fl"),
+        ({"FLROUTE_AUTOLOAD": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, "unknown", "fl"),
+    ],
+    ids=str,
+)
+def test_autoload(environment: dict[str, str], bare: str, with_flroute: str) -> None:
+    code = f"""
+    import torch
+    {textwrap.indent(KNOWN, "    ").strip()}
+    print(known())
+    import flroute
+    print(known())
+    with flroute.enable("reference"):
+        print(known(), torch.ones(1).device)
+    print(known())
+    """
+    assert python(code, **environment).splitlines() == [bare, with_flroute, "fl fl:0", "fl"]
+
+
+ANOTHER_ACCELERATOR = """
+import torch
+torch.accelerator.is_available = lambda: True
+"""
+
+
+@pytest.mark.parametrize(("autoload", "expected"), [(None, "unknown"), ("1", "fl"), ("0", "unknown")])
+def test_another_accelerator_keeps_its_place(autoload: str | None, expected: str) -> None:
+    environment = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", **({} if autoload is None else {"FLROUTE_AUTOLOAD": autoload})}
+    code = f"{ANOTHER_ACCELERATOR}\nimport flroute\n{KNOWN}\nprint(known())"
+    assert python(code, **environment).split() == [expected]
+
+
+def test_a_wrong_setting_does_not_break_import_torch() -> None:
+    code = """
+    import torch
+    print(torch.ones(2).sum().item())
+    import flroute_autoload
+    print(type(flroute_autoload.failure).__name__, "FLROUTE_AUTOLOAD" in str(flroute_autoload.failure))
+    """
+    assert python(code, FLROUTE_AUTOLOAD="perhaps").splitlines() == ["2.0", "SettingsError True"]
+
+
+BROKEN = {
+    "numpy": 'raise ImportError("this numpy is broken")',
+    "pluggy": 'raise RuntimeError("this pluggy is broken")',
+    "structlog": "import nothing_of_that_name",
+    "packaging": "raise SystemExit(3)",
+}
+
+
+@pytest.mark.parametrize("package", BROKEN)
+def test_a_broken_dependency_does_not_break_import_torch(package: str, tmp_path: Path) -> None:
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_text(BROKEN[package])
+    code = """
+    import warnings; warnings.simplefilter("ignore")
+    import sys, torch
+    print((torch.ones(2) + 1).sum().item())
+    import flroute_autoload
+    print(flroute_autoload.failure is not None, "flroute" in sys.modules)
+    """
+    assert python(code, path=tmp_path).splitlines() == ["4.0", "True False"]
+    assert "broken" in python("import flroute", ok=False, path=tmp_path) or package in ("structlog", "packaging")
+
+
+@pytest.mark.parametrize("order", ["import torch; import flroute", "import flroute; import torch"])
+def test_a_broken_vendor_does_not_break_anything(order: str, tmp_path: Path) -> None:
+    (tmp_path / "flroute_broken.py").write_text("raise ValueError('no driver')")
+    info = tmp_path / "flroute_broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: flroute-broken\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[flroute]\nbroken = flroute_broken\n")
+    code = f"""
+    {order}
+    print(torch.ones(2, device="fl").sum().item())
+    from flroute import registry
+    print([p.plugin for p in registry.load().problems], "no driver" in str(registry.load().problems[0]))
+    try:
+        flroute.enable("broken")
+    except flroute.UnknownVendorError as error:
+        print("reference" in str(error), "no driver" in str(error))
+    """
+    assert python(code, path=tmp_path).splitlines() == ["2.0", "['broken'] True", "True True"]
+
+
+def test_another_owner_of_the_slot() -> None:
+    """The import of neither package fails; ``enable`` says who holds the slot, and what to do."""
+    for registered in (True, False):  # a backend may rename the slot before it registers its module
+        code = f"""
+        import types, torch
+        torch.utils.rename_privateuse1_backend("npu")
+        if {registered}:
+            module = types.ModuleType("torch.npu")
+            module.is_available = lambda: True
+            module.device_count = lambda: 1
+            module.current_device = lambda: 0
+            torch._register_device_module("npu", module)
+        import flroute
+        try:
+            flroute.enable("reference")
+        except flroute.CompatibilityError as error:
+            print("'npu'" in str(error), "TORCH_DEVICE_BACKEND_AUTOLOAD=0" in str(error))
+        print(torch.ones(2).sum().item())
+        """
+        assert python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0").splitlines() == ["True True", "2.0"]
+
+
+def test_another_owner_of_the_slot_that_is_not_available() -> None:
+    code = """
+    import types, torch
+    torch.utils.rename_privateuse1_backend("npu")
+    module = types.ModuleType("torch.npu")
+    module.is_available = lambda: False
+    torch._register_device_module("npu", module)
+    try:
+        import flroute
+        flroute.enable("reference")
+    except ImportError as error:
+        print(type(error).__name__, "'npu'" in str(error))
+    """
+    assert python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0").splitlines() == ["CompatibilityError True"]
+
+
+def test_import_starts_nothing() -> None:
+    code = """
+    import sys, threading, torch
+    before = set(sys.modules)
+    import flroute
+    new = set(sys.modules) - before
+    print(threading.active_count())
+    print(sorted(m for m in new if m.startswith(("flroute.reference_vendor", "flroute_opaque", "torch._dynamo.", "torch._inductor",
+                                                 "sympy", "typer", "rich", "flroute.cli", "flroute.demo"))))
+    from flroute import registry
+    from flroute.device import table
+    print(registry._registry, table._devices)
+    print(torch.is_grad_enabled(), torch.get_default_device(), torch._C._len_torch_dispatch_stack())
+    x = torch.nn.Linear(2, 2)(torch.ones(2))
+    x.sum().backward()
+    print(registry._registry, "torch._dynamo.eval_frame" in sys.modules)
+    """
+    for environment in ({"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, {}):
+        lines = python(code, **environment).splitlines()
+        assert lines == ["1", "[]", "None None", "True cpu 0", "None False"]
+
+
+def test_using_the_device_imports_no_compiler() -> None:
+    code = """
+    import sys, torch, flroute
+    with flroute.enable("reference", fallback="allow"):
+        (torch.ones(2, 2, requires_grad=True) @ torch.ones(2, 2)).hypot(torch.ones(2, 2)).sum().backward()
+    print([m for m in ("torch._dynamo.eval_frame", "torch._inductor", "sympy", "triton") if m in sys.modules])
+    """
+    assert python(code) == "[]\n"
+
+
+@pytest.mark.slow
+def test_import_is_cheap(record_property: pytest.RecordProperty) -> None:
+    """Measured as a share of ``import torch``, in alternation; what it may cost is a benchmark's business, not a test's."""
+    code = """
+    import time
+    start = time.perf_counter(); import torch; middle = time.perf_counter(); import flroute; end = time.perf_counter()
+    print((end - middle) / (middle - start))
+    """
+    shares = [float(python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0")) for _ in range(5)]
+    record_property("import_flroute_over_import_torch", statistics.median(shares))
+    assert statistics.median(shares) < 1, "importing flroute must not cost more than importing PyTorch"
