@@ -16,6 +16,6 @@ def autoload() -> None:
         return  # flroute is importing PyTorch, and will register by itself
     try:
         import flroute  # noqa: F401
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 -- see the module's docstring
         sys.modules.pop("flroute", None)
         failure = error

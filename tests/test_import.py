@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+slow = pytest.mark.slow
 QUIET = "import logging; logging.disable(logging.CRITICAL)\n"
 
 
@@ -40,15 +41,15 @@ def known():
 @pytest.mark.parametrize(
     "imports",
     [
-        "import torch",
+        pytest.param("import torch", marks=slow),
         "import flroute; import torch",
         "import torch; import flroute",
-        "import flroute.vendor; import torch",
-        "import torch; import flroute.reference_vendor",
-        "import flroute_autoload; import torch",
+        pytest.param("import flroute.vendor; import torch", marks=slow),
+        pytest.param("import torch; import flroute.reference_vendor", marks=slow),
+        pytest.param("import flroute_autoload; import torch", marks=slow),
         "import flroute_autoload; flroute_autoload.autoload(); import torch",
-        "from flroute import enable; import torch",
-        "import numpy; import flroute.errors; import torch",
+        pytest.param("from flroute import enable; import torch", marks=slow),
+        pytest.param("import numpy; import flroute.errors; import torch", marks=slow),
     ],
 )
 def test_any_order(imports: str) -> None:
@@ -70,8 +71,8 @@ def test_any_order(imports: str) -> None:
         ({}, "fl", "fl"),
         ({"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, "unknown", "fl"),
         ({"FLROUTE_AUTOLOAD": "0"}, "unknown", "unknown"),
-        ({"FLROUTE_AUTOLOAD": "1"}, "fl", "fl"),
-        ({"FLROUTE_AUTOLOAD": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, "unknown", "fl"),
+        pytest.param({"FLROUTE_AUTOLOAD": "1"}, "fl", "fl", marks=slow),
+        pytest.param({"FLROUTE_AUTOLOAD": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, "unknown", "fl", marks=slow),
     ],
     ids=str,
 )
@@ -95,7 +96,7 @@ torch.accelerator.is_available = lambda: True
 """
 
 
-@pytest.mark.parametrize(("autoload", "expected"), [(None, "unknown"), ("1", "fl"), ("0", "unknown")])
+@pytest.mark.parametrize(("autoload", "expected"), [(None, "unknown"), pytest.param("1", "fl", marks=slow)])
 def test_another_accelerator_keeps_its_place(autoload: str | None, expected: str) -> None:
     environment = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", **({} if autoload is None else {"FLROUTE_AUTOLOAD": autoload})}
     code = f"{ANOTHER_ACCELERATOR}\nimport flroute\n{KNOWN}\nprint(known())"
@@ -120,7 +121,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("package", BROKEN)
+@pytest.mark.parametrize("package", [p if p == "numpy" else pytest.param(p, marks=slow) for p in BROKEN])
 def test_a_broken_dependency_does_not_break_import_torch(package: str, tmp_path: Path) -> None:
     (tmp_path / package).mkdir()
     (tmp_path / package / "__init__.py").write_text(BROKEN[package])
@@ -135,7 +136,7 @@ def test_a_broken_dependency_does_not_break_import_torch(package: str, tmp_path:
     assert "broken" in python("import flroute", ok=False, path=tmp_path) or package in ("structlog", "packaging")
 
 
-@pytest.mark.parametrize("order", ["import torch; import flroute", "import flroute; import torch"])
+@pytest.mark.parametrize("order", [pytest.param("import torch; import flroute", marks=slow), "import flroute; import torch"])
 def test_a_broken_vendor_does_not_break_anything(order: str, tmp_path: Path) -> None:
     (tmp_path / "flroute_broken.py").write_text("raise ValueError('no driver')")
     info = tmp_path / "flroute_broken-1.0.dist-info"

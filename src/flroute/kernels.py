@@ -74,6 +74,10 @@ def kernel(
         ... def negate(x):
         ...     return np.negative(x)
     """
+    if not all(isinstance(op, str) for op in ops):
+        raise ValueError(
+            "kernel() takes the ops it computes: @kernel('aten::add.Tensor'), not a bare @kernel"
+        )
     if not ops:
         raise ValueError("kernel() needs the op it computes, such as 'aten::add.Tensor'")
     layouts = tuple(layouts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -45,7 +45,7 @@ class Vendor:
     version: str
     devices: Sequence[DeviceFacts]
     memory: Memory
-    kernels: Iterable[Kernel] = ()
+    kernels: Collection[Kernel] = ()
     driver_version: str | None = None
     firmware_version: str | None = None
 
@@ -66,6 +66,7 @@ class Registry:
     kernels: dict[str, dict[str, tuple[Kernel, ...]]] = field(default_factory=dict)
     problems: list[VendorError] = field(default_factory=list)
     unknown_ops: list[str] = field(default_factory=list)
+    _plugin_of: dict[str, str] = field(default_factory=dict, repr=False)
 
     def vendor(self, name: str) -> Vendor:
         """The vendor called ``name``.
@@ -88,26 +89,39 @@ class Registry:
 
     def add(self, plugin: object, name: str) -> list[Vendor]:
         """Register one plugin and take in what it brings; returns its vendors. What breaks a rule goes to ``problems``."""
+        if self.manager.has_plugin(name):
+            self._problem(name, "register", plugin, f"a plugin named {name!r} is already registered")
+            return []
         try:
             self.manager.register(plugin, name)
         except (pluggy.PluginValidationError, ValueError) as error:
             self._problem(name, "register", plugin, str(error))
             return []
-        added = [vendor for vendor in self._ask(plugin, name) if self._accept(vendor, plugin, name)]
-        self._add_extra_kernels()
+        found = self._ask(plugin, name, "flroute_vendors")
+        added = [vendor for vendor in found if self._accept(vendor, plugin, name)]
+        self.rebuild_kernels()
         return added
 
-    def _ask(self, plugin: object, name: str) -> list[Any]:
-        if not any(caller.name == "flroute_vendors" for caller in self.manager.get_hookcallers(plugin) or ()):
+    def remove(self, plugin: object, vendors: list[Vendor]) -> None:
+        """Forget a plugin and its vendors."""
+        if self.manager.is_registered(plugin):
+            self.manager.unregister(plugin)
+        for vendor in vendors:
+            del self.vendors[vendor.name]
+        self.rebuild_kernels()
+
+    def _ask(self, plugin: object, name: str, hook: str, **arguments: Any) -> list[Any]:
+        """What one plugin's hook yields; an answer that cannot be used is a problem and counts as none."""
+        if not any(caller.name == hook for caller in self.manager.get_hookcallers(plugin) or ()):
             return []
         others = [p for p in self.manager.get_plugins() if p is not plugin]
-        hook = self.manager.subset_hook_caller("flroute_vendors", remove_plugins=others)
+        call = self.manager.subset_hook_caller(hook, remove_plugins=others)
         try:
-            return [vendor for answer in hook() for vendor in answer]
+            return [item for answer in call(**arguments) for item in answer]
         except (
             Exception
         ) as error:  # a vendor's code may raise anything; it must not take flroute down with it
-            self._problem(name, "flroute_vendors", plugin, f"the hook raised {type(error).__name__}: {error}")
+            self._problem(name, hook, plugin, f"the hook raised {type(error).__name__}: {error}")
             return []
 
     def _accept(self, vendor: Any, plugin: object, plugin_name: str) -> bool:
@@ -116,50 +130,49 @@ class Registry:
             self._problem(plugin_name, "flroute_vendors", plugin, rule)
             return False
         self.vendors[vendor.name] = vendor
-        self.kernels[vendor.name] = {}
-        self._add_kernels(vendor.name, vendor.kernels, plugin_name, "flroute_vendors", first=False)
+        self._plugin_of[vendor.name] = plugin_name
         return True
 
-    def _add_extra_kernels(self) -> None:
-        """Kernels that plugins bring for vendors of others; asked again whenever a vendor or plugin comes in."""
-        for plugin in self.manager.get_plugins():
-            name = self.manager.get_name(plugin) or "?"
-            others = [p for p in self.manager.get_plugins() if p is not plugin]
-            hook = self.manager.subset_hook_caller("flroute_kernels", remove_plugins=others)
-            for vendor in self.vendors:
-                try:
-                    found = [kernel for answer in hook(vendor=vendor) for kernel in answer]
-                except Exception as error:  # as in _ask
-                    self._problem(
-                        name, "flroute_kernels", plugin, f"the hook raised {type(error).__name__}: {error}"
-                    )
-                    continue
-                self._add_kernels(vendor, found, name, "flroute_kernels", first=True)
+    def rebuild_kernels(self) -> None:
+        """Collect every vendor's kernels anew: those that plugins bring for it first, then its own."""
+        for vendor in self.vendors.values():
+            table: dict[str, tuple[Kernel, ...]] = {}
+            for plugin in self.manager.get_plugins():
+                name = self.manager.get_name(plugin) or "?"
+                extra = self._ask(plugin, name, "flroute_kernels", vendor=vendor.name)
+                self._collect(table, vendor.name, extra, name, "flroute_kernels")
+            own = self._plugin_of.get(vendor.name, vendor.name)
+            self._collect(table, vendor.name, vendor.kernels, own, "flroute_vendors")
+            self.kernels[vendor.name] = table
 
-    def _add_kernels(
-        self, vendor: str, kernels: Iterable[Kernel], plugin: str, hook: str, *, first: bool
+    def _collect(
+        self,
+        table: dict[str, tuple[Kernel, ...]],
+        vendor: str,
+        kernels: Iterable[Any],
+        plugin: str,
+        hook: str,
     ) -> None:
-        known = self.kernels[vendor]
         for kernel in kernels:
-            present = known.get(kernel.op, ())
-            if kernel in present:
-                continue
+            op = find_op(kernel.op) if isinstance(kernel, Kernel) else None
+            present = table.get(op.name(), ()) if op is not None else ()
             rule = broken_kernel_rule(kernel, present)
-            if rule:
-                self._problem(plugin, hook, kernel.function if isinstance(kernel, Kernel) else kernel, rule)
-                if isinstance(kernel, Kernel) and find_op(kernel.op) is None:
-                    self.unknown_ops.append(f"{vendor}: {kernel.op}")
+            if rule is None:
+                table[op.name()] = (*present, kernel)  # type: ignore[union-attr]
                 continue
-            op = find_op(kernel.op).name()  # type: ignore[union-attr]
-            present = known.get(op, ())
-            known[op] = (kernel, *present) if first else (*present, kernel)
+            self._problem(plugin, hook, kernel.function if isinstance(kernel, Kernel) else kernel, rule)
+            if isinstance(kernel, Kernel) and op is None:
+                self.unknown_ops.append(f"{vendor}: {kernel.op}")
 
     def _problem(self, plugin: str, hook: str, definition: object, rule: str) -> None:
-        self.problems.append(VendorError(plugin, hook, _where(definition), rule))
+        problem = VendorError(plugin, hook, definition_of(definition), rule)
+        if str(problem) not in {str(known) for known in self.problems}:
+            self.problems.append(problem)
 
 
-def _where(definition: object) -> str:
+def definition_of(definition: object) -> str:
     """``file:line`` of a definition, or its repr."""
+    definition = getattr(definition, "func", definition)  # what a partial wraps
     try:
         file = inspect.getsourcefile(definition)  # type: ignore[arg-type]
         line = 1 if inspect.ismodule(definition) else inspect.getsourcelines(definition)[1]  # type: ignore[arg-type]
@@ -181,6 +194,8 @@ def _broken_rule(vendor: Any, known: dict[str, Vendor]) -> str | None:
         return f"vendor {vendor.name!r}: devices must be DeviceFacts, got {vendor.devices!r}"
     if not isinstance(vendor.memory, Memory):
         return f"vendor {vendor.name!r}: memory must implement flroute.vendor.Memory, got {vendor.memory!r}"
+    if not isinstance(vendor.kernels, Collection):
+        return f"vendor {vendor.name!r}: kernels must be a list or tuple of Kernel objects, got {vendor.kernels!r}"
     return None
 
 
@@ -188,11 +203,13 @@ def broken_kernel_rule(kernel: Any, same_op: Sequence[Kernel] = ()) -> str | Non
     """The rule a kernel breaks, in words, or ``None``."""
     if not isinstance(kernel, Kernel):
         return f"kernels must be Kernel objects, got {kernel!r}"
+    if not callable(kernel.function):
+        return f"the kernel of {kernel.op} must be a function, got {kernel.function!r}"
     op = find_op(kernel.op)
     if op is None:
         overloads = ", ".join(overloads_of(kernel.op))
         hint = f"; its overloads are {overloads}" if overloads else ""
-        return f"kernel {kernel.name}: this PyTorch has no op {kernel.op!r}{hint}"
+        return f"{_UNKNOWN_OP} {kernel.op!r}, which kernel {kernel.name} computes{hint}"
     if any(other.name == kernel.name for other in same_op):
         return f"two kernels named {kernel.name!r} for {kernel.op}: names must tell them apart"
     return _signature_rule(kernel, op)
@@ -253,7 +270,7 @@ def _load(found: Iterable[EntryPoint]) -> Registry:
     for entry in sorted(found, key=lambda e: (e.name != default, e.name)):
         try:
             plugin = entry.load()
-        except Exception as error:  # a broken vendor package must not break flroute: it is named and skipped
+        except Exception as error:  # noqa: BLE001 -- a broken vendor package must not break flroute: it is named and skipped
             registry.problems.append(
                 VendorError(
                     entry.name, "import", entry.value, f"importing it raised {type(error).__name__}: {error}"
@@ -273,18 +290,32 @@ def register(plugin: object, name: str) -> tuple[table.Device, ...]:
         VendorError: it broke a rule; nothing of it stays registered.
     """
     registry = load()
-    known = len(registry.problems)
-    table.devices()
+    known, count = len(registry.problems), table.device_count()
     added = registry.add(plugin, name)
-    if len(registry.problems) > known:
-        problem = registry.problems.pop()
-        registry.manager.unregister(plugin)
-        for vendor in added:
-            del registry.vendors[vendor.name], registry.kernels[vendor.name]
-        raise problem
+    problems = [p for p in registry.problems[known:] if not p.rule.startswith(_UNKNOWN_OP)]
+    if not problems and count + sum(len(vendor.devices) for vendor in added) > _MAX_DEVICES:
+        rule = f"PyTorch numbers at most {_MAX_DEVICES} devices, and {count} are taken"
+        problems = [VendorError(name, "flroute_vendors", definition_of(plugin), rule)]
+    if problems:
+        del registry.problems[known:]
+        if problems[0].hook != "register":
+            registry.remove(plugin, added)
+        raise problems[0]
+    for changed in _listeners:
+        changed()
     return tuple(
         device for vendor in added for device in table.append(_devices_of(vendor, table.device_count()))
     )
+
+
+def on_change(listener: Callable[[], None]) -> None:
+    """Call ``listener`` whenever a plugin joins the running process."""
+    _listeners.append(listener)
+
+
+_listeners: list[Callable[[], None]] = []
+_MAX_DEVICES = 128  # c10::DeviceIndex is an int8
+_UNKNOWN_OP = "this PyTorch has no op"
 
 
 def _devices_of(vendor: Vendor, start: int) -> list[table.Device]:

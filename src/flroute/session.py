@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ContextDecorator, ExitStack, contextmanager
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
@@ -38,6 +39,7 @@ _default: Router | None = None
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.modes: list[RoutingMode] = []
+        self.sessions: list[Session] = []
 
 
 _thread = _Thread()
@@ -62,6 +64,16 @@ def process_router() -> Router:
             if _default is None:
                 _default = _make_router(load_settings())
     return _default
+
+
+def _forget_routes() -> None:
+    for session in _open:
+        session.router.invalidate()
+    if _default is not None:
+        _default.invalidate()
+
+
+registry.on_change(_forget_routes)
 
 
 def _make_router(settings: Settings) -> Router:
@@ -161,7 +173,7 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, *exc: object) -> None:
         stack, self._stack = self._stack, None
         if stack is not None:
             stack.__exit__(*exc)
@@ -169,13 +181,15 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
     @contextmanager
     def _listed(self) -> Iterator[None]:
         with _lock:
-            outer = _open[-1] if _open else None
+            outer = _thread.sessions[-1] if _thread.sessions else None
             _open.append(self)
+            _thread.sessions.append(self)
         try:
             yield
         finally:
             with _lock:
                 _open.remove(self)
+                _thread.sessions.remove(self)
             self.router.log.close()
             if outer is not None:
                 outer.router.log.absorb(self.router.log)
@@ -224,7 +238,12 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
 
     def report(self) -> Report:
         """The decisions as a table, with totals."""
-        return Report(self.decisions, device=self.device.name, trace_path=self.settings.trace)
+        return Report(
+            self.decisions,
+            device=self.device.name,
+            settings=asdict(self.settings),
+            trace_path=self.settings.trace,
+        )
 
 
 def enable(device: str | torch.device | None = None, **settings: Any) -> Session:
@@ -271,8 +290,8 @@ def resolve_device(name: str | None) -> table.Device:
     """
     if name is None:
         name = load_settings().default_vendor
-    kind, _, number = name.partition(":")
-    if number and not number.isdigit():
+    kind, colon, number = name.partition(":")
+    if colon and not number.isdigit():
         raise DeviceError(f"device {name!r}: after the colon comes a number, as in '{kind}:0'")
     if kind == table.DEVICE_TYPE:
         return table.device_at(int(number) if number else table.current_index())

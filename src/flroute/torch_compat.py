@@ -11,6 +11,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -208,6 +209,7 @@ def single_threaded_backward() -> Iterator[None]:
 
 _PRIVATEUSE1 = 20  # c10::DeviceType::PrivateUse1
 _REGISTRY_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
+_LIBC10 = Path(torch.__file__).parent / "lib" / "libc10.so"
 _VTABLE_SLOTS = 40
 _SLOT_GET_DEVICE, _SLOT_SET_DEVICE, _SLOT_UNCHECKED_SET_DEVICE, _SLOT_EXCHANGE_STREAM = 2, 3, 4, 9
 
@@ -228,7 +230,7 @@ class DeviceGuardPatch:
     """
 
     def __init__(self, current_device: Callable[[], int]) -> None:
-        library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so"))
+        library = ctypes.CDLL(str(_LIBC10))
         registry = (ctypes.c_void_p * (_PRIVATEUSE1 + 1)).in_dll(library, _REGISTRY_SYMBOL)
         guard, host_guard = (_address(registry[i]) for i in (_PRIVATEUSE1, 0))
         self._object = ctypes.c_void_p.from_address(guard)
@@ -256,11 +258,7 @@ class DeviceGuardPatch:
 def guard_can_be_patched() -> bool:
     """Whether the vtable layout above is the one of this PyTorch: tested releases, Itanium C++ ABI."""
     minor = f"{TORCH_VERSION.major}.{TORCH_VERSION.minor}"
-    return (
-        os.name == "posix"
-        and minor in TESTED
-        and os.path.exists(os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so"))
-    )
+    return os.name == "posix" and minor in TESTED and _LIBC10.exists()
 
 
 # Small conveniences over private names -----------------------------------------------------------------------------

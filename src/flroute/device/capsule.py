@@ -105,8 +105,7 @@ def tensor_from_array(device: Device, array: np.ndarray[Any, Any]) -> torch.Tens
     stats = device.stats
     _counted[id(reference)] = (reference, stats, nbytes)
     allocated = stats.allocated = stats.allocated + nbytes
-    if allocated > stats.peak:
-        stats.peak = allocated
+    stats.peak = max(stats.peak, allocated)
     return from_dlpack(capsule)
 
 

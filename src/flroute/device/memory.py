@@ -73,23 +73,28 @@ class HostMemory(Memory):
         self._blocks: dict[int, torch.Tensor] = {}
 
     def allocate(self, device: int, nbytes: int) -> int:
+        """A block of the host's own allocator."""
         block = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
         address = block.data_ptr()
         self._blocks[address] = block
         return address
 
     def free(self, device: int, address: int, nbytes: int) -> None:
+        """Drop the block."""
         del self._blocks[address]
 
     def copy_to_host(self, device: int, source: int, host_target: int, nbytes: int) -> None:
+        """A memmove."""
         ctypes.memmove(host_target, source, nbytes)
 
     def copy_from_host(self, device: int, host_source: int, target: int, nbytes: int) -> None:
+        """A memmove."""
         ctypes.memmove(target, host_source, nbytes)
 
     def copy_on_device(
         self, source_device: int, source: int, target_device: int, target: int, nbytes: int
     ) -> None:
+        """A memmove."""
         ctypes.memmove(target, source, nbytes)
 
 

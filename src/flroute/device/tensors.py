@@ -156,6 +156,11 @@ def with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     return torch.ops.aten.as_strided.default.redispatch(HOST_KEYS, tensor, tensor.shape, strides)  # type: ignore[no-any-return]
 
 
+def with_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The same bytes under another dtype of the same width."""
+    return torch.ops.aten.view.dtype.redispatch(HOST_KEYS, tensor, dtype)  # type: ignore[no-any-return]
+
+
 def point_at(tensor: torch.Tensor, other: torch.Tensor) -> None:
     """Make ``tensor`` use the storage, offset, shape and strides of ``other`` (metadata only)."""
     _set_storage.redispatch(

@@ -48,7 +48,7 @@ def random_from_host_generator(x: Array, *, generator: torch.Generator | None = 
 def random_range_from_host_generator(
     x: Array, from_: int, to: int | None, *, generator: torch.Generator | None = None
 ) -> None:
-    torch.from_numpy(x).random_(from_, to, generator=generator)  # type: ignore[arg-type]
+    torch.from_numpy(x).random_(from_, to, generator=generator)
 
 
 @kernel("aten::random_.to", dtypes=NUMBERS)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import torch
 
@@ -23,10 +22,25 @@ SCHEMA_VERSION = 1
 
 _LEVELS = {"info": logging.INFO, "warning": logging.WARNING}
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+_PACKAGE = str(Path(__file__).resolve().parent.parent)
+_TORCH = str(Path(torch.__file__).resolve().parent)
 
 Key = tuple[str, Route, "str | None", str, Reason, str, tuple[Rejection, ...], tuple[str, ...]]
+
+
+class Seen(NamedTuple):
+    """What a decision remembers of the tensors of its first call: never the tensors."""
+
+    dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+
+def seen_of(tensors: Iterable[torch.Tensor]) -> Seen:
+    """Dtypes and shapes, in order."""
+    tensors = list(tensors)
+    return Seen(
+        tuple(str(t.dtype).removeprefix("torch.") for t in tensors), tuple(tuple(t.shape) for t in tensors)
+    )
 
 
 class Tally:
@@ -79,17 +93,16 @@ class DecisionLog:
         self._observer = observer
         self._trace = Trace(trace) if trace is not None else None
 
-    def tally(self, key: Key, tensors: list[torch.Tensor]) -> Tally:
+    def tally(self, key: Key, shapes: tuple[tuple[int, ...], ...]) -> Tally:
         """The tally of this decision; announced when it is first taken."""
         found = self._tallies.get(key)
         if found is not None:
             return found
+        made = Tally(key, shapes, call_site())
         with self._lock:
-            found = self._tallies.get(key)
-            if found is None:
-                shapes = tuple(tuple(t.shape) for t in tensors)
-                found = self._tallies[key] = Tally(key, shapes, call_site())
-                self._announce(found.decision())
+            found = self._tallies.setdefault(key, made)
+        if found is made:
+            self._announce(made.decision())  # outside the lock: an observer may compute on the device
         return found
 
     def _announce(self, decision: Decision) -> None:
@@ -126,23 +139,33 @@ class DecisionLog:
 
 
 class Trace:
-    """A JSONL file: a header with the schema version, each decision when first taken, the totals at the end."""
+    """A JSONL file: a header with the schema version, each decision when first taken, the totals at the end.
+
+    It is opened by the first record, so a session that never runs leaves no file.
+    """
 
     def __init__(self, path: str) -> None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        self._file: IO[str] = open(path, "a", encoding="utf-8")  # noqa: SIM115 -- lives as long as the session
-        self.write(
-            "header", {"schema_version": SCHEMA_VERSION, "torch": torch.__version__, "time": time.time()}
-        )
+        self._path = Path(path)
+        self._file: IO[str] | None = None
+        self._lock = threading.Lock()
 
     def write(self, kind: str, record: dict[str, Any]) -> None:
         """Append one line, in one write."""
-        self._file.write(json.dumps({"kind": kind, **record}) + "\n")
-        self._file.flush()
+        with self._lock:
+            if self._file is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self._path.open("a", encoding="utf-8")
+                header = {"schema_version": SCHEMA_VERSION, "torch": torch.__version__, "time": time.time()}
+                self._file.write(json.dumps({"kind": "header", **header}) + "\n")
+            self._file.write(json.dumps({"kind": kind, **record}) + "\n")
+            self._file.flush()
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file; a later record opens it again."""
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
 
 
 def call_site() -> str | None:

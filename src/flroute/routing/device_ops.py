@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flroute.device.table import DEVICE_TYPE
 from flroute.routing import transfers
-from flroute.routing.accounting import Tally
+from flroute.routing.accounting import Tally, seen_of
 from flroute.routing.placement import device_of_call
 from flroute.routing.plans import ComputeHandler, Plan
 from flroute.routing.schema import OpFacts, tensors_in
@@ -33,7 +34,7 @@ def view_handler(router: Router, facts: OpFacts) -> Plan:
         tensor = args[0] if args else next(iter(kwargs.values()))
         tick = ticks.get(tensor.device)
         if tick is None:
-            tally = router.tally(facts, Route.VIEW, str(tensor.device), Reason.METADATA, [tensor])
+            tally = router.tally(facts, Route.VIEW, str(tensor.device), Reason.METADATA, seen_of([tensor]))
             tick = ticks[tensor.device] = tally.tick
         tick()
         return result
@@ -54,14 +55,10 @@ def _own(function: Callable[..., Any]) -> Callable[[Router, OpFacts], Plan]:
                 return facts.op(*args, **kwargs)
             plan = plans.get(device.name)
             if plan is None:
-                tally = router.tally(
-                    facts,
-                    Route.NATIVE,
-                    device.name,
-                    Reason.MATCHED,
-                    tensors,
+                tally = partial(
+                    router.tally, facts, Route.NATIVE, device.name, Reason.MATCHED, seen_of(tensors),
                     kernel=f"fl/device:{function.__name__}",
-                )
+                )  # fmt: skip
                 plan = plans[device.name] = router.counted(
                     tally, lambda args, kwargs: function(*args, **kwargs)
                 )
@@ -91,7 +88,7 @@ def _copy_handler(router: Router, facts: OpFacts) -> Plan:
                 f"{source.device}->{target.device}" if source.device != target.device else str(target.device)
             )
             tally = tallies[key] = router.tally(
-                facts, Route.COPY, where, Reason.TRANSFER, [source, target], kernel="fl/device:copy"
+                facts, Route.COPY, where, Reason.TRANSFER, seen_of([source, target]), kernel="fl/device:copy"
             )
         moved = transfers.Moved()
         start = time.perf_counter()
@@ -148,7 +145,7 @@ def _scalar_handler(router: Router, facts: OpFacts) -> Plan:
             Route.COPY,
             f"{tensor.device}->cpu",
             Reason.TRANSFER,
-            [tensor],
+            seen_of([tensor]),
             kernel="fl/device:read_scalar",
         )
         tally.tick()

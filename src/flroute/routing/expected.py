@@ -48,12 +48,17 @@ def _signature(value: Any) -> Any:
 def _ask_pytorch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expected | None:
     try:
         with torch.no_grad():
+            inputs = with_numbers_as_tensors(facts_of(op), args)
             result = op(
-                *(_to_meta(a) for a in args), **{name: _to_meta(value) for name, value in kwargs.items()}
+                *(_to_meta(a) for a in inputs), **{name: _to_meta(value) for name, value in kwargs.items()}
             )
-    except (NotImplementedError, RuntimeError, ValueError, TypeError, AssertionError, IndexError):
-        # No meta kernel, or one that needs data: PyTorch raises any of these, and each means only "cannot tell".
-        return None
+    except NotImplementedError:
+        return None  # no meta kernel, or a result that depends on the data
+    except (RuntimeError, ValueError, TypeError, AssertionError, IndexError):
+        # A call PyTorch refuses, or a meta kernel that cannot tell; the host knows, and raises its own error.
+        if facts_of(op).is_seeded:
+            return None
+        return host_results(op, args, kwargs)
     results = list(result) if isinstance(result, tuple | list) else [result]
     if not all(r is None or isinstance(r, torch.Tensor) for r in results):
         return None
@@ -61,7 +66,11 @@ def _ask_pytorch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expe
 
 
 def host_results(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expected:
-    """What the host's own kernel returns for copies of the arguments: slow, and the last word."""
+    """What the host's own kernel returns for copies of the arguments: slow, and the last word.
+
+    Raises:
+        Exception: the host's own, if it refuses the call.
+    """
 
     def copied(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -72,8 +81,11 @@ def host_results(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expe
             return type(value)(copied(item) for item in value)
         return value
 
-    result = op(*map(copied, args), **{name: copied(value) for name, value in kwargs.items()})
-    return list(result) if isinstance(result, tuple | list) else [result]
+    inputs = with_numbers_as_tensors(facts_of(op), args)
+    with torch.no_grad():
+        result = op(*map(copied, inputs), **{name: copied(value) for name, value in kwargs.items()})
+    results = list(result) if isinstance(result, tuple | list) else [result]
+    return [r.to(_META) if isinstance(r, torch.Tensor) else None for r in results]
 
 
 def _to_meta(value: Any) -> Any:

@@ -6,10 +6,11 @@ the device share it on the host: overlap checks, in-place writes and aliasing co
 
 from __future__ import annotations
 
-import threading
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,9 +21,12 @@ from flroute.device.memory import DeviceArray
 from flroute.device.table import DEVICE_TYPE, Device, device_at
 from flroute.device.tensors import adopt_host, point_at, restrided, view_of_storage
 from flroute.errors import DeviceError, FlrouteError
+from flroute.routing import transfers
 from flroute.routing.expected import expected_results
 from flroute.routing.schema import OpFacts, tensors_in, with_numbers_as_tensors, written_tensors
 from flroute.torch_compat import find_op, host_storage_at, without_host_autocast
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _HOST = torch.device("cpu")
 _ALIGNMENT = 16  # bytes; no item is larger
@@ -90,18 +94,17 @@ class HostCall:
 
     def _offer_resizable_outputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An ``out=`` the op is going to resize gets a host tensor with memory of its own, which can grow."""
-        outs = [kwargs.get(name) for name in self._facts.out_names]
+        outs: list[torch.Tensor] = [kwargs[name] for name in self._facts.out_names if name in kwargs]
         if not outs or not all(
             isinstance(out, torch.Tensor) and out.device.type == DEVICE_TYPE for out in outs
         ):
             return
         expected = None
-        if any(out.numel() for out in outs if out is not None):
+        if any(out.numel() for out in outs):
             expected = expected_results(self._facts.op, args, kwargs)
         for i, out in enumerate(outs):
-            assert out is not None
-            grows = expected is not None and expected[i] is not None and expected[i].shape != out.shape  # type: ignore[union-attr]
-            if grows or not out.numel():
+            want = None if expected is None else expected[i]
+            if want is None or want.shape != out.shape or not out.numel():
                 host = torch.empty_strided(out.shape, out.stride(), dtype=out.dtype, device="cpu")
                 self._remember(out, host)
                 self._resizable.append((out, host))
@@ -155,8 +158,12 @@ class HostCall:
 
     def _write_back(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for tensor, host in self._resizable:
-            if host.numel() or host.shape != tensor.shape:
+            if host.shape != tensor.shape:
                 point_at(tensor, self._adopt(host))
+            elif host.numel():
+                moved = transfers.Moved()
+                transfers.move(host, tensor, moved)
+                self.bytes_to_device += moved.to_device
         resized = {id(tensor) for tensor, _ in self._resizable}
         for tensor in written_tensors(self._facts, args, kwargs):
             stand_in = (
@@ -208,14 +215,28 @@ class HostCall:
 # -- host work that a kernel asks for ------------------------------------------------------------------------------
 
 InKernel = Callable[[str, list[torch.Tensor], Callable[[], Any]], Any]
-_running = threading.local()
+"""Accounts for host work in a kernel: takes the op, its host tensors, and the work."""
+
+_callers: set[CodeType] = set()
 
 
-def set_running_kernel(account: InKernel | None) -> InKernel | None:
-    """Say who accounts for host work in this thread while a kernel runs; returns who did before."""
-    before = getattr(_running, "account", None)
-    _running.account = account
-    return before
+def calls_kernels(function: F) -> F:
+    """Mark a function that calls kernels and has the bound ``Invocation.explain`` in its local ``explain``.
+
+    ``host_fallback`` looks for such a frame among its callers: who runs costs nothing until somebody asks.
+    """
+    _callers.add(function.__code__)  # type: ignore[attr-defined]
+    return function
+
+
+def _accountant() -> InKernel | None:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code in _callers:
+            account: InKernel = frame.f_locals["explain"].__self__.account
+            return account
+        frame = frame.f_back
+    return None
 
 
 def host_fallback(op: str, *args: Any, **kwargs: Any) -> Any:
@@ -242,7 +263,7 @@ def host_fallback(op: str, *args: Any, **kwargs: Any) -> Any:
         ... def erfinv(x):
         ...     return host_fallback("aten::erfinv", x)
     """
-    account: InKernel | None = getattr(_running, "account", None)
+    account = _accountant()
     if account is None:
         raise FlrouteError(
             f"host_fallback({op!r}) was called outside a kernel; on the host, call the op on host tensors"

@@ -19,6 +19,7 @@ from flroute.device.dtypes import NUMPY_DTYPES
 from flroute.device.table import Device
 from flroute.device.tensors import adopt_array
 from flroute.errors import Unsupported
+from flroute.routing.fallback import calls_kernels
 from flroute.routing.schema import OpFacts
 
 Plan = Callable[[tuple[Any, ...], dict[str, Any]], Any]
@@ -67,7 +68,9 @@ class HotPath:
     def remember(self, args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> None:
         """Let calls of this signature take the hot path from now on."""
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
-        if kwargs or not all(t.__class__ in _PLAIN and t.data_ptr() for t in tensors):
+        if kwargs or not all(
+            t.__class__ in _PLAIN and t.dtype in NUMPY_DTYPES and t.data_ptr() for t in tensors
+        ):
             return
         if self._facts.may_see_conj and any(t.is_complex() for t in tensors):
             return
@@ -75,10 +78,10 @@ class HotPath:
             self._entries.clear()
         contiguous = all(t.is_contiguous() for t in tensors)
         if contiguous and self._short:
-            key = tuple(part for t in tensors for part in (t.dtype, t.shape))
+            key: tuple[Any, ...] = tuple(part for t in tensors for part in (t.dtype, t.shape))
         else:
             key = tuple(part for t in tensors for part in (t.dtype, t.shape, t.stride()))
-        self._entries[(*key, tensors[0].get_device())] = entry
+        self._entries[(*key, tensors[0].get_device(), *_settings(args))] = entry
 
 
 def serves(facts: OpFacts) -> bool:
@@ -92,6 +95,15 @@ def serves(facts: OpFacts) -> bool:
         and not facts.may_see_neg
         and not facts.is_seeded
     )
+
+
+def _settings(args: tuple[Any, ...]) -> list[Any]:
+    """The arguments that choose what is computed (dimensions, flags): part of a key. Scalars such as a learning rate are not."""
+    return [
+        tuple(value) if value.__class__ is list else value
+        for value in args
+        if value.__class__ not in _PLAIN and value.__class__ is not float
+    ]
 
 
 def _tensors(kinds: list[str]) -> int:
@@ -109,7 +121,10 @@ def _one_tensor(entries: dict[Any, Entry], general: Plan) -> Plan:
         if kwargs or a.__class__ not in plain:
             return general(args, kwargs)
         shape, dtype = a.shape, a.dtype
-        entry = entries.get((dtype, shape, a.get_device()))
+        if len(args) == 1:
+            entry = entries.get((dtype, shape, a.get_device()))
+        else:
+            entry = entries.get((dtype, shape, a.get_device(), *_settings(args)))
         if entry is None or not a.is_contiguous():
             return several(args, kwargs)
         address = a.data_ptr()
@@ -128,7 +143,7 @@ def _one_tensor(entries: dict[Any, Entry], general: Plan) -> Plan:
             return tensor_from_array(device, result)
         return adopt(device, result)
 
-    return handler
+    return calls_kernels(handler)
 
 
 def _two_tensors(entries: dict[Any, Entry], general: Plan) -> Plan:
@@ -140,7 +155,10 @@ def _two_tensors(entries: dict[Any, Entry], general: Plan) -> Plan:
         if kwargs or a.__class__ not in plain or b.__class__ not in plain:
             return general(args, kwargs)
         shape, dtype, shape_b, dtype_b, index = a.shape, a.dtype, b.shape, b.dtype, a.get_device()
-        entry = entries.get((dtype, shape, dtype_b, shape_b, index))
+        if len(args) == 2:
+            entry = entries.get((dtype, shape, dtype_b, shape_b, index))
+        else:
+            entry = entries.get((dtype, shape, dtype_b, shape_b, index, *_settings(args)))
         if entry is None or not (a.is_contiguous() and b.is_contiguous()):
             return several(args, kwargs)
         address, address_b = a.data_ptr(), b.data_ptr()
@@ -165,7 +183,7 @@ def _two_tensors(entries: dict[Any, Entry], general: Plan) -> Plan:
             return tensor_from_array(device, result)
         return adopt(device, result)
 
-    return handler
+    return calls_kernels(handler)
 
 
 def _several_tensors(entries: dict[Any, Entry], general: Plan, single: bool) -> Plan:
@@ -191,7 +209,7 @@ def _several_tensors(entries: dict[Any, Entry], general: Plan, single: bool) -> 
             else:
                 steps = [numpy_dtype.itemsize * step for step in stride]
                 arrays.append(array(shape, numpy_dtype, memory, address - base, steps))
-        key.append(index)
+        key += (index, *_settings(args))
         entry = entries.get(tuple(key))
         if entry is None:
             return general(args, kwargs)
@@ -208,7 +226,7 @@ def _several_tensors(entries: dict[Any, Entry], general: Plan, single: bool) -> 
         tick()
         return adopt(device, result) if single else tuple([adopt(device, r) for r in result])
 
-    return handler
+    return calls_kernels(handler)
 
 
 def adopt(device: Device, result: Any) -> torch.Tensor | None:

@@ -10,16 +10,19 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from flroute.device.capsule import row_major
-from flroute.device.dtypes import NUMPY_CARRIERS, TORCH_DTYPES
+from flroute.device.dtypes import NUMPY_CARRIERS, NUMPY_DTYPES, TORCH_DTYPES
+from flroute.device.memory import DeviceArray
 from flroute.device.table import Device
-from flroute.device.tensors import adopt_array, empty_strided, with_strides
+from flroute.device.tensors import adopt_array, empty_strided, with_dtype, with_strides
 from flroute.errors import KernelResultError, Unsupported
 from flroute.kernels import Kernel
 from flroute.routing.arrays import lower_argument, lower_for
 from flroute.routing.expected import Expected, expected_results, host_results
+from flroute.routing.fallback import InKernel, calls_kernels
 from flroute.routing.schema import OpFacts, bind, tensors_in, written_tensors
 from flroute.routing.transfers import resize
 
@@ -40,20 +43,30 @@ class Invocation:
         name: the kernel's full name, ``reference/numpy:add``.
         device: where it runs.
         store: copies one device tensor into another on the same device.
+        account: accounts for host work the kernel asks for.
         debug: check every result, not only the first of each signature.
     """
 
     def __init__(
-        self, facts: OpFacts, kernel: Kernel, name: str, device: Device, store: StoreTensor, *, debug: bool
+        self,
+        facts: OpFacts,
+        kernel: Kernel,
+        name: str,
+        device: Device,
+        store: StoreTensor,
+        account: InKernel,
+        *,
+        debug: bool,
     ) -> None:
         self.facts, self.kernel, self.name, self.device = facts, kernel, name, device
-        self._store, self._debug = store, debug
+        self._store, self._debug, self.account = store, debug, account
         self._lower = lower_for(device)
         self.plain_results = False  # the last results were row-major where PyTorch wants them to be
         self._checked = 0
         self._trusted = False  # the last results were not checked: enough were
         returns = (facts.functional or facts.op)._schema.returns
         self._returns_list = len(returns) == 1 and "List" in str(returns[0].type)
+        self._may_omit = any(a.name == "output_mask" for a in facts.arguments)
         self._writes_itself = bool(facts.written) and kernel.op == facts.name
 
     def adapter(self) -> Invoke:
@@ -72,24 +85,30 @@ class Invocation:
         results, expected = self._results(self.facts.op, args, kwargs)
         lifted = [None if r is None else self._lift(r, e) for r, e in zip(results, expected, strict=True)]
         self.plain_results = self._trusted or all(
-            e is not None and e.stride() == row_major(e.shape) for e in expected
+            e is not None and e.dtype in NUMPY_DTYPES and e.stride() == row_major(e.shape) for e in expected
         )
         if self._returns_list:
             return lifted
         return lifted[0] if len(lifted) == 1 else tuple(lifted)
 
     def _run_inplace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        results, _ = self._results(self.facts.functional, args, kwargs)
         target = args[0]
+        self._check_written([target], args[1:], kwargs)
+        expected_results(
+            self.facts.op, args, kwargs
+        )  # raises what the host would, before anything is written
+        results, _ = self._results(self.facts.functional, args, kwargs)
         self._check_fits(results[0], target)
         self._store(target, adopt_array(self.device, results[0]))
         return target
 
     def _run_out(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         names = self.facts.out_names
-        inputs = {name: value for name, value in kwargs.items() if name not in names}
-        results, _ = self._results(self.facts.functional, args, inputs)
         outs = [kwargs[name] for name in names]
+        inputs = {name: value for name, value in kwargs.items() if name not in names}
+        self._check_written(outs, args, inputs)
+        expected_results(self.facts.op, args, kwargs)
+        results, _ = self._results(self.facts.functional, args, inputs)
         made = [adopt_array(self.device, result) for result in results]
         for out, result in zip(outs, made, strict=True):
             if not torch.can_cast(result.dtype, out.dtype):
@@ -103,17 +122,21 @@ class Invocation:
         return outs[0] if len(outs) == 1 else tuple(outs)
 
     def _run_writing(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        written = written_tensors(self.facts, args, kwargs)
+        if self.facts.writes_self:
+            self._check_written(written, args[1:], kwargs)
+            expected_results(self.facts.op, args, kwargs)
         self._call(args, kwargs)
         returns = self.facts.op._schema.returns
         if not returns:
             return None
-        written = written_tensors(self.facts, args, kwargs)
         return written[0] if len(returns) == 1 else tuple(written)
 
     # -- parts
 
+    @calls_kernels
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        lower = self._lower
+        lower, explain = self._lower, self.explain
         arrays = [lower_argument(value, lower) for value in args]
         named = {name: lower_argument(value, lower) for name, value in kwargs.items()}
         try:
@@ -121,7 +144,7 @@ class Invocation:
         except Unsupported:
             raise
         except Exception as error:  # the kernel's own error reaches the caller, with a note
-            self.explain(error, args, kwargs)
+            explain(error, args, kwargs)
             raise
 
     def _results(
@@ -139,12 +162,13 @@ class Invocation:
                 f"kernel {self.name} returned {len(results)} results, {op.name()} has {count}"
             )
         if expected is None:
-            return results, [None] * count
-        if any(map(_differs, results, expected)):
+            expected = [None] * count
+        if any(map(self._differs, results, expected)):
             # Some of PyTorch's shape rules for data-free tensors are not what its host kernels do: these have the last word.
-            expected = host_results(op, args, kwargs)
+            if all(want is not None for want in expected):
+                expected = host_results(op, args, kwargs)
         for position, (result, want) in enumerate(zip(results, expected, strict=True)):
-            if _differs(result, want):
+            if self._differs(result, want):
                 self._refuse(result, want, position)
         return results, expected
 
@@ -156,6 +180,16 @@ class Invocation:
         self._checked += 1
         return expected_results(op, args, kwargs)
 
+    def _differs(self, result: Any, want: torch.Tensor | None) -> bool:
+        if result is None:
+            return not self._may_omit  # an output that was not asked for
+        if not isinstance(result, np.ndarray | np.generic | DeviceArray):
+            return True
+        if want is None:
+            return False
+        wanted = want.dtype if isinstance(result, DeviceArray) else NUMPY_CARRIERS.get(want.dtype)
+        return tuple(result.shape) != tuple(want.shape) or result.dtype != wanted
+
     def _refuse(self, result: Any, want: torch.Tensor | None, position: int) -> None:
         got = (
             "nothing" if result is None else repr(result) if not hasattr(result, "dtype") else _looks(result)
@@ -164,6 +198,22 @@ class Invocation:
             f"kernel {self.name} returned a wrong result {position} for {self.facts.name} on {self.device.name}: {got}; "
             f"PyTorch expects {'nothing' if want is None else _looks(want)}. The result was not passed on."
         )
+
+    def _check_written(
+        self, written: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """PyTorch's overlap rules (ATen/MemoryOverlap.h), which its host kernels check by themselves."""
+        for target in written:
+            if any(size > 1 and step == 0 for size, step in zip(target.shape, target.stride(), strict=True)):
+                raise RuntimeError(
+                    f"unsupported operation: more than one element of the written-to tensor of {self.facts.name} refers to a "
+                    f"single memory location. Please clone() the tensor before performing the operation."
+                )
+            if any(_overlap_in_part(target, source) for source in tensors_in(args, kwargs)):
+                raise RuntimeError(
+                    f"unsupported operation: some elements of the input tensor and the written-to tensor of {self.facts.name} "
+                    f"refer to a single memory location. Please clone() the tensor before performing the operation."
+                )
 
     def _check_fits(self, result: Any, target: torch.Tensor) -> None:
         if tuple(result.shape) != tuple(target.shape):
@@ -178,6 +228,8 @@ class Invocation:
 
     def _lift(self, result: Any, want: torch.Tensor | None) -> torch.Tensor:
         made = adopt_array(self.device, result)
+        if want is not None and made.dtype != want.dtype:  # bfloat16 travels through numpy as uint16
+            made = with_dtype(made, want.dtype)
         if want is None or made.stride() == want.stride():
             return made
         if all(
@@ -200,13 +252,13 @@ class Invocation:
             error.add_note(note)
 
 
-def _differs(result: Any, want: torch.Tensor | None) -> bool:
-    if result is None or want is None:
-        return False  # an output that was not asked for
-    if not hasattr(result, "dtype"):
-        return True
-    wanted = want.dtype if isinstance(result.dtype, torch.dtype) else NUMPY_CARRIERS.get(want.dtype)
-    return tuple(result.shape) != tuple(want.shape) or result.dtype != wanted
+def _overlap_in_part(target: torch.Tensor, source: torch.Tensor) -> bool:
+    """Two dense tensors that share some memory and are not the same."""
+    if target is source or not (target.is_contiguous() and source.is_contiguous()):
+        return False
+    start, end = target.data_ptr(), target.data_ptr() + target.numel() * target.dtype.itemsize
+    low, high = source.data_ptr(), source.data_ptr() + source.numel() * source.dtype.itemsize
+    return low < end and start < high and (start, end, target.stride()) != (low, high, source.stride())
 
 
 def _looks(value: Any) -> str:

@@ -46,6 +46,8 @@ def device_of_call(
 
 def check_same_device(facts: OpFacts, device: Device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """All tensors on one device; 0-dim host tensors count as scalars, as on cuda."""
+    if any(isinstance(value, torch.device) for value in (*args, *kwargs.values())):
+        return  # a factory that says where, such as zeros_like(host_tensor, device="fl")
     here = device.torch_device
     for name, value in bind(facts, args, kwargs).items():
         if name in facts.host_arguments:

@@ -6,7 +6,8 @@ then PyTorch's decomposition, then the host; what was rejected on the way is par
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,21 +16,29 @@ from flroute.device import rng
 from flroute.device.table import DEVICE_TYPE, Device
 from flroute.errors import FallbackError, Unsupported, VendorError
 from flroute.kernels import Kernel
-from flroute.registry import Registry, load
+from flroute.registry import Registry, definition_of, load
 from flroute.routing import hot_path
-from flroute.routing.accounting import Tally
-from flroute.routing.fallback import HostCall
+from flroute.routing.accounting import Seen, Tally, seen_of
+from flroute.routing.fallback import HostCall, InKernel
 from flroute.routing.hot_path import HotPath
 from flroute.routing.native import Invocation
 from flroute.routing.placement import check_same_device, device_of_call, signature
-from flroute.routing.schema import OpFacts, tensors_in
-from flroute.torch_compat import resolving_lazy_bits, run_composite
+from flroute.routing.schema import OpFacts, facts_of, tensors_in
+from flroute.settings import Settings
+from flroute.torch_compat import find_op, resolving_lazy_bits, run_composite
 from flroute.vocabulary import FallbackPolicy, Reason, Rejection, Route
 
 if TYPE_CHECKING:
     from flroute.routing.router import Router
 
 Plan = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+
+
+Step = tuple[Kernel, str] | Rejection
+"""A candidate with its full name, or one that these dtypes and this policy rule out."""
+
+_MAX_REFUSALS = 64
+"""Chains kept per candidate for what it refused; a kernel may word each refusal differently."""
 
 
 class ComputeHandler:
@@ -43,32 +52,32 @@ class ComputeHandler:
         self.hot = hot_path.HotPath(facts, self) if hot else None
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Serve one call."""
         key = signature(args, kwargs)
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._resolve(key, args, kwargs)
+            plan = self._plans[key] = self._resolve(args, kwargs)
         return plan(args, kwargs)
 
-    def _resolve(self, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+    def _resolve(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
         tensors = tensors_in(args, kwargs)
         device = device_of_call(tensors, args, kwargs)
         if device is None:
-            plan = self._host_plan(tensors)
-        else:
-            check_same_device(self.facts, device, args, kwargs)
-            inputs = tensors_in(args, {n: v for n, v in kwargs.items() if n not in self.facts.out_names})
-            plan = PlanBuilder(self.router, self.facts, device, tensors, inputs, self.hot).build()
-            if self.facts.is_seeded:
-                plan = _drawing_from_own_state(plan, device.index)
-            if any(t.device.type != DEVICE_TYPE for t in tensors):
-                plan = _checking_devices(plan, self.facts, device)
-        self._plans[key] = plan
+            return self._host_plan(seen_of(tensors))
+        check_same_device(self.facts, device, args, kwargs)
+        inputs = tensors_in(args, {n: v for n, v in kwargs.items() if n not in self.facts.out_names})
+        dtypes = frozenset(t.dtype for t in inputs)
+        plan = PlanBuilder(self.router, self.facts, device, seen_of(tensors), dtypes, self.hot).build()
+        if self.facts.is_seeded:
+            plan = _drawing_from_own_state(plan, device.index)
+        if any(t.device.type != DEVICE_TYPE for t in tensors):
+            plan = _checking_devices(plan, self.facts, device)
         return plan
 
-    def _host_plan(self, tensors: list[torch.Tensor]) -> Plan:
+    def _host_plan(self, seen: Seen) -> Plan:
         op = self.facts.op
-        tally = self.router.tally(
-            self.facts, Route.HOST, "cpu", Reason.POLICY, tensors, detail="no device tensor"
+        tally = partial(
+            self.router.tally, self.facts, Route.HOST, "cpu", Reason.POLICY, seen, detail="no device tensor"
         )
         if not self.facts.is_composite:
             return self.router.counted(tally, lambda args, kwargs: op(*args, **kwargs))
@@ -81,93 +90,58 @@ class ComputeHandler:
 
 
 class PlanBuilder:
-    """Makes the plan of one op and signature: vendor kernels in order, then decomposition, then the host."""
+    """Makes the plan of one op and signature: vendor kernels in order, then decomposition, then the host.
+
+    Args:
+        router: whose settings and log apply.
+        facts: of the op.
+        device: where the call belongs.
+        seen: dtypes and shapes of the call's tensors, for the decision.
+        dtypes: of the tensors that are read.
+        hot: where a native plan may leave a short cut.
+    """
 
     def __init__(
         self,
         router: Router,
         facts: OpFacts,
         device: Device,
-        tensors: list[torch.Tensor],
-        inputs: list[torch.Tensor],
+        seen: Seen,
+        dtypes: frozenset[torch.dtype],
         hot: HotPath | None,
     ) -> None:
-        self.router, self.facts, self.device, self.tensors, self.hot = router, facts, device, tensors, hot
-        self.inputs = inputs
-        self.registry: Registry = load()
+        self.router, self.facts, self.device, self.seen, self.hot = router, facts, device, seen, hot
+        self.dtypes = dtypes
 
     def build(self) -> Plan:
-        """The plan: what was rejected here is in the decision of what was taken."""
-        rejected: list[Rejection] = []
-        takers: list[tuple[Kernel, str]] = []
-        for kernel, name in self._ordered_candidates(rejected):
-            rejection = self._static_rejection(kernel, name)
-            if rejection is None:
-                takers.append((kernel, name))
-            elif not takers:
-                rejected.append(rejection)
-        return self._chain(takers, tuple(rejected))
-
-    def _ordered_candidates(self, rejected: list[Rejection]) -> list[tuple[Kernel, str]]:
-        vendor = self.device.vendor
-        kernels = list(self.registry.candidates(vendor, self.facts.name))
-        if self.facts.functional is not None:
-            kernels += self.registry.candidates(vendor, self.facts.functional.name())
-        named = {f"{vendor}/{kernel.name}": kernel for kernel in kernels}
-        order = self.registry.manager.hook.flroute_candidate_order(
-            op=self.facts.name, device=self.device.name, candidates=list(named)
+        """The plan: what was rejected on the way is in the decision of what was taken."""
+        return self._chain(
+            candidates_in_order(self.router.settings, self.facts, self.device, self.dtypes), ()
         )
-        names = [name for name in order if name in named] if order is not None else list(named)
-        wanted = self._wanted()
-        if wanted is not None:
-            allowed = wanted[: wanted.index("host")] if "host" in wanted else wanted
-            picked = [n for word in allowed for n in names if word in (named[n].implementation, n, vendor)]
-            left_out = [n for n in named if n not in picked]
-            rejected.extend(
-                Rejection(n, Reason.POLICY, f"not in order for {self.facts.name}") for n in left_out
-            )
-            names = list(dict.fromkeys(picked))
-        return [(named[name], name) for name in names]
 
-    def _wanted(self) -> tuple[str, ...] | None:
-        functional = self.facts.functional
-        for name in (self.facts.name, functional.name() if functional is not None else None):
-            if name is not None and name in self.router.settings.order:
-                return tuple(self.router.settings.order[name])
-        return None
+    def _tally(self, route: Route, reason: Reason, **more: Any) -> Callable[[], Tally]:
+        return partial(self.router.tally, self.facts, route, self.device.name, reason, self.seen, **more)
 
-    def _static_rejection(self, kernel: Kernel, name: str) -> Rejection | None:
-        if kernel.precision.rank < self.router.settings.precision.rank:
-            detail = f"{kernel.precision} is below the session's {self.router.settings.precision}"
-            return Rejection(name, Reason.PRECISION, detail)
-        if kernel.dtypes:
-            dtypes = {t.dtype for t in self.inputs}
-            if len(dtypes) > 1:
-                return Rejection(name, Reason.DTYPE, "mixed dtypes: " + ", ".join(sorted(map(str, dtypes))))
-            if not dtypes <= set(kernel.dtypes):
-                return Rejection(name, Reason.DTYPE, f"{next(iter(dtypes))} is not among the kernel's dtypes")
-        return None
-
-    def _chain(self, takers: list[tuple[Kernel, str]], rejected: tuple[Rejection, ...]) -> Plan:
-        if not takers:
+    def _chain(self, steps: list[Step], rejected: tuple[Rejection, ...]) -> Plan:
+        while steps and isinstance(steps[0], Rejection):
+            rejected, steps = (*rejected, steps[0]), steps[1:]
+        if not steps:
             return self._last_resort(rejected)
-        (kernel, name), rest = takers[0], takers[1:]
-        invocation = Invocation(
-            self.facts, kernel, name, self.device, self.router.store, debug=self.router.settings.debug
-        )
+        (kernel, name), rest = steps[0], steps[1:]  # type: ignore[misc]
+        invocation = Invocation(self.facts, kernel, name, self.device, self.router.store, self._account_host_work(name),
+                                debug=self.router.settings.debug)  # fmt: skip
         route = Route.COPY if self.facts.name == "aten::copy_" else Route.NATIVE
-        tally = self.router.tally(
-            self.facts, route, self.device.name, Reason.MATCHED, self.tensors, kernel=name, rejected=rejected
-        )
+        tally = self._tally(route, Reason.MATCHED, kernel=name, rejected=rejected)
         plan = self.router.counted(tally, invocation.adapter())
-        conditional = kernel.when is not None or bool(kernel.layouts)
-        if self.hot is not None and self.device.memory.host_visible and not rejected:
-            plan = _warming(plan, self.hot, invocation, tally)
+        if self._may_be_hot(rejected):
+            plan = _warming(plan, self.hot, invocation, cache(tally))  # type: ignore[arg-type]
         onwards: dict[Rejection, Plan] = {}
 
         def go_on(rejection: Rejection, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             following = onwards.get(rejection)
             if following is None:
+                if len(onwards) >= _MAX_REFUSALS:
+                    onwards.clear()
                 following = onwards[rejection] = self._chain(rest, (*rejected, rejection))
             return following(args, kwargs)
 
@@ -178,52 +152,53 @@ class PlanBuilder:
                 rejection = Rejection(name, Reason.UNSUPPORTED, str(why))
             return go_on(rejection, args, kwargs)
 
-        if not conditional:
+        if kernel.when is None and not kernel.layouts:
             return run
 
         def run_if(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            rejection = self._refusal(kernel, name, args, kwargs)
+            rejection = _refusal(self.facts, kernel, name, args, kwargs)
             return run(args, kwargs) if rejection is None else go_on(rejection, args, kwargs)
 
         return run_if
 
-    def _refusal(
-        self, kernel: Kernel, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Rejection | None:
-        """Why the kernel is not for these arguments, as far as its layouts and its predicate say."""
-        if kernel.layouts and not all(t.is_contiguous() for t in tensors_in(args, kwargs)):
-            return Rejection(name, Reason.LAYOUT, "needs contiguous arguments")
-        if kernel.when is None:
-            return None
-        inputs = {name: value for name, value in kwargs.items() if name not in self.facts.out_names}
-        try:
-            answer = kernel.when(*args, **inputs)
-        except Exception as error:
-            code = kernel.when.__code__
-            raise VendorError(
-                name, "when", f"{code.co_filename}:{code.co_firstlineno}",
-                f"the predicate raised {type(error).__name__} for {self.facts.name}: {error}; a predicate must answer",
-            ) from error  # fmt: skip
-        if answer is True:
-            return None
-        return Rejection(
-            name, Reason.PREDICATE, answer if isinstance(answer, str) else "its predicate said no"
+    def _may_be_hot(self, rejected: tuple[Rejection, ...]) -> bool:
+        """Whether the same signature always gets here: nothing before depended on the arguments of one call."""
+        static = (Reason.DTYPE, Reason.PRECISION, Reason.POLICY)
+        return (
+            self.hot is not None
+            and self.device.memory.host_visible
+            and all(rejection.reason in static for rejection in rejected)
         )
 
-    # -- no kernel
+    def _account_host_work(self, kernel: str) -> InKernel:
+        """How ``host_fallback`` inside ``kernel`` is accounted for, or refused."""
+
+        def account(op: str, tensors: list[torch.Tensor], work: Callable[[], Any]) -> Any:
+            facts, detail = facts_of(find_op(op)), f"asked for by kernel {kernel}"
+            if self.router.settings.fallback is FallbackPolicy.ERROR:
+                raise FallbackError(
+                    f"{op} on {self.device.name} would run on the host: {Reason.IN_KERNEL}: {detail}. The session's policy "
+                    f"is fallback='error'; it was not computed. Compute it in the kernel, or use fallback='warn' or 'allow'."
+                )
+            result = work()
+            self.router.tally(
+                facts,
+                Route.FALLBACK,
+                self.device.name,
+                Reason.IN_KERNEL,
+                seen_of(tensors),
+                kernel=kernel,
+                detail=detail,
+            ).tick()
+            return result
+
+        return account
 
     def _last_resort(self, rejected: tuple[Rejection, ...]) -> Plan:
         reason = rejected[-1].reason if rejected else Reason.NO_KERNEL
         if self.facts.is_composite:
             op = self.facts.op
-            tally = self.router.tally(
-                self.facts,
-                Route.DECOMPOSED,
-                self.device.name,
-                Reason.COMPOSITE,
-                self.tensors,
-                rejected=rejected,
-            )
+            tally = self._tally(Route.DECOMPOSED, Reason.COMPOSITE, rejected=rejected)
             return self.router.counted(tally, lambda args, kwargs: run_composite(op, args, kwargs))
         return self._fallback(reason, rejected)
 
@@ -231,22 +206,15 @@ class PlanBuilder:
         detail = self._explain(rejected)
         if self.router.settings.fallback is FallbackPolicy.ERROR:
             return self._refuse(reason, detail)
-        tally = self.router.tally(
-            self.facts,
-            Route.FALLBACK,
-            self.device.name,
-            reason,
-            self.tensors,
-            detail=detail,
-            rejected=rejected,
-        )
+        tally = cache(self._tally(Route.FALLBACK, reason, detail=detail, rejected=rejected))
         facts, device, alias = self.facts, self.device, self.router.settings.fast_fallback
 
         def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             call = HostCall(facts, device, alias=alias)
             result = call.run(args, kwargs)
-            tally.bytes_to_host += call.bytes_to_host
-            tally.bytes_to_device += call.bytes_to_device
+            counter = tally()
+            counter.bytes_to_host += call.bytes_to_host
+            counter.bytes_to_device += call.bytes_to_device
             return result
 
         return self.router.counted(tally, run)
@@ -270,15 +238,128 @@ class PlanBuilder:
         return refuse
 
 
-def _warming(plan: Plan, hot: HotPath, invocation: Invocation, tally: Tally) -> Plan:
+def candidates_in_order(
+    settings: Settings, facts: OpFacts, device: Device, dtypes: frozenset[torch.dtype]
+) -> list[Step]:
+    """The vendor's kernels for an op in the order they are tried, those ruled out from the start as rejections."""
+    registry = load()
+    kernels = list(registry.candidates(device.vendor, facts.name))
+    if facts.functional is not None:
+        kernels += registry.candidates(device.vendor, facts.functional.name())
+    steps: list[Step] = [(kernel, f"{device.vendor}/{kernel.name}") for kernel in kernels]
+    steps = _ordered_by_plugins(steps, registry, facts, device)
+    steps = _ordered_by_settings(steps, settings, facts, device)
+    return [
+        step if isinstance(step, Rejection) else _ruled_out(*step, settings, dtypes) or step for step in steps
+    ]
+
+
+def _ordered_by_plugins(steps: list[Step], registry: Registry, facts: OpFacts, device: Device) -> list[Step]:
+    names = [name for _, name in steps]  # type: ignore[misc]
+    hook = registry.manager.hook.flroute_candidate_order
+    order = hook(op=facts.name, device=device.name, candidates=names)
+    if order is None:
+        return steps
+    if (
+        isinstance(order, str)
+        or not isinstance(order, Sequence)
+        or not all(isinstance(n, str) for n in order)
+    ):
+        plugin = ", ".join(impl.plugin_name for impl in hook.get_hookimpls())
+        raise VendorError(
+            plugin,
+            "flroute_candidate_order",
+            repr(order),
+            f"it must answer with names of candidates, or None: {names}",
+        )
+    left_out: list[Step] = [
+        Rejection(name, Reason.POLICY, "left out by flroute_candidate_order")
+        for name in names
+        if name not in order
+    ]
+    return left_out + [step for name in dict.fromkeys(order) for step in steps if step[1] == name]  # type: ignore[index]
+
+
+def _ordered_by_settings(steps: list[Step], settings: Settings, facts: OpFacts, device: Device) -> list[Step]:
+    functional = facts.functional
+    names = (facts.name, functional.name() if functional is not None else facts.name)
+    wanted = next((tuple(settings.order[name]) for name in names if name in settings.order), None)
+    if wanted is None:
+        return steps
+    allowed = wanted[: wanted.index("host")] if "host" in wanted else wanted
+    picked: list[Step] = []
+    for word in allowed:
+        for step in steps:
+            if not isinstance(step, Rejection) and step not in picked:
+                kernel, name = step
+                if word in (kernel.implementation, kernel.name, name, device.vendor):
+                    picked.append(step)
+    rejected: list[Step] = [
+        step
+        if isinstance(step, Rejection)
+        else Rejection(step[1], Reason.POLICY, f"not in order for {facts.name}")
+        for step in steps
+        if step not in picked
+    ]
+    return rejected + picked
+
+
+def _ruled_out(
+    kernel: Kernel, name: str, settings: Settings, dtypes: frozenset[torch.dtype]
+) -> Rejection | None:
+    """Why a kernel is not for these dtypes and this precision."""
+    if kernel.precision.rank < settings.precision.rank:
+        return Rejection(
+            name, Reason.PRECISION, f"{kernel.precision} is below the session's {settings.precision}"
+        )
+    if kernel.dtypes and len(dtypes) > 1:
+        return Rejection(name, Reason.DTYPE, "mixed dtypes: " + ", ".join(sorted(map(str, dtypes))))
+    if kernel.dtypes and not dtypes <= set(kernel.dtypes):
+        return Rejection(name, Reason.DTYPE, f"{next(iter(dtypes))} is not among the kernel's dtypes")
+    return None
+
+
+def _refusal(
+    facts: OpFacts, kernel: Kernel, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Rejection | None:
+    """Why the kernel is not for these arguments, as far as its layouts and its predicate say."""
+    if kernel.layouts and not all(t.is_contiguous() for t in tensors_in(args, kwargs)):
+        return Rejection(name, Reason.LAYOUT, "needs contiguous arguments")
+    if kernel.when is None:
+        return None
+    inputs = {key: value for key, value in kwargs.items() if key not in facts.out_names}
+    answer = _ask(kernel.when, facts, name, args, inputs)
+    if answer is True:
+        return None
+    return Rejection(name, Reason.PREDICATE, answer if isinstance(answer, str) else "its predicate said no")
+
+
+def _ask(
+    when: Callable[..., bool | str], facts: OpFacts, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> bool | str:
+    try:
+        return when(*args, **kwargs)
+    except Exception as error:
+        raise VendorError(
+            name, "when", definition_of(when),
+            f"the predicate raised {type(error).__name__} for {facts.name}: {error}; a predicate must answer",
+        ) from error  # fmt: skip
+
+
+def _warming(plan: Plan, hot: HotPath, invocation: Invocation, tally: Callable[[], Tally]) -> Plan:
     """A plan whose signatures take the hot path once a call has passed every check."""
-    entry = hot_path.Entry(
-        invocation.kernel.function, tally.tick, invocation.device, invocation.explain, invocation.kernel.when
-    )
+    facts, kernel = invocation.facts, invocation.kernel
+    when = None
+    if kernel.when is not None:
+        predicate = kernel.when
+
+        def when(*args: Any) -> bool | str:
+            return _ask(predicate, facts, invocation.name, args, {})
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = plan(args, kwargs)
         if invocation.plain_results:
+            entry = hot_path.Entry(kernel.function, tally().tick, invocation.device, invocation.explain, when)
             hot.remember(args, kwargs, entry)
         return result
 

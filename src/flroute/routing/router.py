@@ -8,12 +8,14 @@ empties the table, so it is seen at once.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 
 from flroute.routing import transfers
-from flroute.routing.accounting import DecisionLog, Tally
+from flroute.routing.accounting import DecisionLog, Seen, Tally
 from flroute.routing.device_ops import DEVICE_OPS, view_handler
 from flroute.routing.plans import ComputeHandler, Plan
 from flroute.routing.schema import OpFacts, facts_of
@@ -67,42 +69,48 @@ class Router:
         route: Route,
         device: str,
         reason: Reason,
-        tensors: list[torch.Tensor],
+        seen: Seen,
         *,
         kernel: str | None = None,
         detail: str = "",
         rejected: tuple[Rejection, ...] = (),
     ) -> Tally:
         """The counter of a decision."""
-        dtypes = tuple(str(t.dtype).removeprefix("torch.") for t in tensors)
-        return self.log.tally((facts.name, route, kernel, device, reason, detail, rejected, dtypes), tensors)
+        return self.log.tally(
+            (facts.name, route, kernel, device, reason, detail, rejected, seen.dtypes), seen.shapes
+        )
 
-    def counted(self, tally: Tally, plan: Plan) -> Plan:
-        """``plan``, counting each call that succeeds; timed if the session times."""
-        tick = tally.tick
+    def counted(self, tally: Callable[[], Tally], plan: Plan) -> Plan:
+        """``plan``, counting each call that succeeds; timed if the session times.
+
+        Args:
+            tally: gives the counter; asked after the first success, so that what never served is never announced.
+            plan: what is counted.
+        """
+        tally = cache(tally)
         if not self.settings.timing:
 
             def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                 result = plan(args, kwargs)
-                tick()
+                tally().tick()
                 return result
 
             return run
         clock = time.perf_counter
-        tally.seconds = tally.seconds or 0.0
 
         def run_timed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             start = clock()
             result = plan(args, kwargs)
-            tally.seconds += clock() - start  # type: ignore[operator]
-            tick()
+            counter = tally()
+            counter.seconds = (counter.seconds or 0.0) + clock() - start
+            counter.tick()
             return result
 
         return run_timed
 
     def store(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Copy one device tensor into another on the same device, through the routes of ``aten::copy_``."""
-        if transfers.is_plain_copy(source, target):
+        """Copy one device tensor into another on the same device: what a kernel computed, to where it belongs."""
+        if transfers.moves_within_memory(source, target):
             transfers.move(source, target, transfers.Moved())
         else:
             self.handler(torch.ops.aten.copy_.default)((target, source), {})

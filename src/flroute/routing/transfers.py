@@ -151,6 +151,15 @@ def is_plain_copy(source: torch.Tensor, target: torch.Tensor) -> bool:
     )
 
 
+def moves_within_memory(source: torch.Tensor, target: torch.Tensor) -> bool:
+    """Whether the device itself can store ``source`` in ``target``: memory the host sees, or the same bytes."""
+    return (
+        device_at(target.device.index).memory.host_visible
+        or is_plain_copy(source, target)
+        or not target.numel()
+    )
+
+
 def move(source: torch.Tensor, target: torch.Tensor, moved: Moved) -> None:
     """Copy between the host and a device, or between two devices, converting dtype and broadcasting as ``copy_`` does."""
     if source.shape != target.shape:
