@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ContextDecorator, ExitStack, contextmanager
 from dataclasses import asdict
 from functools import cache
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -173,10 +174,12 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         stack, self._stack = self._stack, None
         if stack is not None:
-            stack.__exit__(*exc)
+            stack.__exit__(kind, error, trace)
 
     @contextmanager
     def _listed(self) -> Iterator[None]:

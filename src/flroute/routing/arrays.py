@@ -46,7 +46,7 @@ def numpy_view(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 def _resolved(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     host = host_alias(tensor) if tensor.device.type == DEVICE_TYPE else tensor
-    return host.resolve_conj().resolve_neg().contiguous().numpy()  # type: ignore[no-any-return]
+    return host.resolve_conj().resolve_neg().contiguous().numpy()
 
 
 def device_array(tensor: torch.Tensor, device: Device) -> DeviceArray:

@@ -225,7 +225,7 @@ def calls_kernels(function: F) -> F:
 
     ``host_fallback`` looks for such a frame among its callers: who runs costs nothing until somebody asks.
     """
-    _callers.add(function.__code__)  # type: ignore[attr-defined]
+    _callers.add(function.__code__)
     return function
 
 

@@ -29,6 +29,9 @@ from flroute.routing.transfers import resize
 Invoke = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 StoreTensor = Callable[[torch.Tensor, torch.Tensor], None]
 
+_MAY_OVERLAP = frozenset({"aten::fill_", "aten::zero_"})
+"""Every element gets the same value; the host does not look."""
+
 MAX_CHECKED = 256
 """Calls on the general path whose results are compared with PyTorch's shape rules, per signature of dtypes. Sequence lengths
 may differ on every call, and asking PyTorch costs more than a small kernel; a debugging session checks every call."""
@@ -203,16 +206,18 @@ class Invocation:
         self, written: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """PyTorch's overlap rules (ATen/MemoryOverlap.h), which its host kernels check by themselves."""
+        if self.facts.op._schema.name in _MAY_OVERLAP:
+            return
         for target in written:
             if any(size > 1 and step == 0 for size, step in zip(target.shape, target.stride(), strict=True)):
                 raise RuntimeError(
-                    f"unsupported operation: more than one element of the written-to tensor of {self.facts.name} refers to a "
-                    f"single memory location. Please clone() the tensor before performing the operation."
+                    "unsupported operation: more than one element of the written-to tensor refers to a "
+                    "single memory location. Please clone() the tensor before performing the operation."
                 )
             if any(_overlap_in_part(target, source) for source in tensors_in(args, kwargs)):
                 raise RuntimeError(
-                    f"unsupported operation: some elements of the input tensor and the written-to tensor of {self.facts.name} "
-                    f"refer to a single memory location. Please clone() the tensor before performing the operation."
+                    "unsupported operation: some elements of the input tensor and the written-to tensor "
+                    "refer to a single memory location. Please clone() the tensor before performing the operation."
                 )
 
     def _check_fits(self, result: Any, target: torch.Tensor) -> None:
