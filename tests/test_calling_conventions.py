@@ -318,7 +318,8 @@ def test_arguments_arrive_as_the_schema_says(made: Made) -> None:
     b = made.put(torch.ones(2, dtype=torch.float32))
     with flroute.enable(made.name, fallback="error", default_device=False):
         torch.add(a.t(), b, alpha=2)
-        torch.add(a, torch.tensor(2.0))
+        scalar_tensor = torch.tensor(2.0)  # the array aliases it
+        torch.add(a, scalar_tensor)
         torch.add(a, 5)
     (x, y, alpha), (_, scalar_array, _), (_, scalar, default) = CALLS["add"]
     assert isinstance(x, np.ndarray)

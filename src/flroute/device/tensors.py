@@ -69,17 +69,17 @@ def refuse_quantized(dtype: torch.dtype) -> None:
         )
 
 
-def adopt_host(device: Device, host: torch.Tensor) -> torch.Tensor:
+def adopt_host(device: Device, host: torch.Tensor, *, share: bool = True) -> torch.Tensor:
     """A device tensor with the values and strides of ``host``; shares its memory where the device can, else copies.
 
-    The caller gives ``host`` up: it must be nobody else's.
+    The caller gives ``host`` up: it must be nobody else's. ``share=False`` copies in any case.
     """
     refuse_quantized(host.dtype)
     if host.is_conj():
-        return adopt_host(device, host.conj()).conj()
+        return adopt_host(device, host.conj(), share=share).conj()
     if host.is_neg():
-        return neg_view(adopt_host(device, host.resolve_neg().neg()))
-    if not device.memory.host_visible:
+        return neg_view(adopt_host(device, host.resolve_neg().neg(), share=share))
+    if not (share and device.memory.host_visible):
         return upload(device, host)
     shape, strides = host.shape, host.stride()
     nbytes = span_of(shape, strides) * host.dtype.itemsize

@@ -27,15 +27,15 @@ aten = torch.ops.aten
 def view_handler(router: Router, facts: OpFacts) -> Plan:
     """A call of a metadata op, counted per device."""
     call = view_call(facts.op)
-    ticks: dict[torch.device, Callable[[], int]] = {}
+    ticks: dict[tuple[torch.device, torch.dtype], Callable[[], int]] = {}
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = call(*args, **kwargs)
         tensor = args[0] if args else next(iter(kwargs.values()))
-        tick = ticks.get(tensor.device)
+        tick = ticks.get((tensor.device, tensor.dtype))
         if tick is None:
             tally = router.tally(facts, Route.VIEW, str(tensor.device), Reason.METADATA, seen_of([tensor]))
-            tick = ticks[tensor.device] = tally.tick
+            tick = ticks[tensor.device, tensor.dtype] = tally.tick
         tick()
         return result
 

@@ -207,9 +207,10 @@ class HostCall:
         return self._adopt(host)
 
     def _adopt(self, host: torch.Tensor) -> torch.Tensor:
-        if not self._device.memory.host_visible:
-            self.bytes_to_device += span_of(host.shape, host.stride()) * host.dtype.itemsize
-        return adopt_host(self._device, host)
+        if self._alias and self._device.memory.host_visible:
+            return adopt_host(self._device, host)
+        self.bytes_to_device += span_of(host.shape, host.stride()) * host.dtype.itemsize
+        return adopt_host(self._device, host, share=False)
 
 
 # -- host work that a kernel asks for ------------------------------------------------------------------------------

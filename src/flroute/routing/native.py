@@ -121,6 +121,7 @@ class Invocation:
         for out, result in zip(outs, made, strict=True):
             if out.shape != result.shape:
                 _resize_output(out, result, self.facts.name)
+        for out, result in zip(outs, made, strict=True):
             self._store(out, result)
         return outs[0] if len(outs) == 1 else tuple(outs)
 
