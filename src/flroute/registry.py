@@ -194,8 +194,13 @@ def _broken_rule(vendor: Any, known: dict[str, Vendor]) -> str | None:
         return f"vendor {vendor.name!r}: devices must be DeviceFacts, got {vendor.devices!r}"
     if not isinstance(vendor.memory, Memory):
         return f"vendor {vendor.name!r}: memory must implement flroute.vendor.Memory, got {vendor.memory!r}"
-    if not isinstance(vendor.kernels, Collection):
-        return f"vendor {vendor.name!r}: kernels must be a list or tuple of Kernel objects, got {vendor.kernels!r}"
+    try:
+        list(vendor.kernels)
+    except Exception as error:  # noqa: BLE001 -- a vendor's code may raise anything
+        return (
+            f"vendor {vendor.name!r}: kernels must be a list or tuple of Kernel objects, going through "
+            f"{vendor.kernels!r} raised {type(error).__name__}: {error}"
+        )
     return None
 
 

@@ -56,6 +56,17 @@ def detached(call: Call) -> Call:
     )
 
 
+def with_leaves(call: Call) -> Call:
+    """The same call with leaves for tensors that were computed, so that gradients end there on host and device alike."""
+
+    def leaf_of(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and not value.is_leaf:
+            return value.detach().requires_grad_(value.requires_grad)
+        return value
+
+    return Call(*tree_map(leaf_of, tuple(call)))
+
+
 def tensor_to(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A leaf on ``device`` like ``tensor``: values, strides, offset, lazy conj and neg bits, ``requires_grad``."""
     with torch.no_grad():

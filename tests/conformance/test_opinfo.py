@@ -16,7 +16,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .moving import Call, detached
+from .moving import Call, detached, with_leaves
 from .outcome import Outcome
 from .target import MODES, Target
 from .trial import Trial, check, seed_everything
@@ -65,7 +65,7 @@ def samples(op: OpInfo, dtype: torch.dtype) -> list[SampleInput]:
 
 def trials(op: OpInfo, sample: SampleInput, number: int) -> Iterator[Trial]:
     """The functional op; its in-place variant; for the first sample also ``out=``, of the right size and empty."""
-    call = Call(sample.input, sample.args, sample.kwargs)
+    call = with_leaves(Call(sample.input, sample.args, sample.kwargs))
     values = op.name not in UNINITIALISED
     function = host_sections if op.name == "tensor_split" else op.op
     yield Trial(f"sample {number}", function, call, sample.output_process_fn_grad, values)

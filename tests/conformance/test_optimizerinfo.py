@@ -17,6 +17,7 @@ from .trial import Trial, check, seed_everything
 
 DTYPES = (torch.float32, torch.float64)
 STEPS = 3
+HOST_STATE = {"step", "mu_product"}
 FLAGS: dict[str, dict[str, bool]] = {
     "default": {},
     "forloop": {"foreach": False},
@@ -63,7 +64,7 @@ def trials(info: OptimizerInfo, flags: dict[str, bool], dtype: torch.dtype) -> I
         module = small_network(info).to(dtype)
         data = torch.arange(6) if info.only_supports_sparse_grads else torch.randn(6, 4, dtype=dtype)
         call = Call(module, (data, info, {**sample.kwargs, **flags}), {})
-        yield Trial(sample.desc, train, call)
+        yield Trial(sample.desc, train, call, writes=True)
 
 
 def small_network(info: OptimizerInfo) -> torch.nn.Module:
@@ -94,5 +95,16 @@ def train(module: torch.nn.Module, data: torch.Tensor, info: OptimizerInfo, sett
         else:
             losses.append(closure())
             optimizer.step()
-    state = [value for held in optimizer.state.values() for name, value in held.items() if name != "step"]
-    return [loss.detach() for loss in losses], [leaf for leaf in tree_leaves(state) if leaf is not None]
+    return [loss.detach() for loss in losses], [] if info.step_requires_closure else state_of(optimizer)
+
+
+def state_of(optimizer: torch.optim.Optimizer) -> list[Any]:
+    """Its tensors, but for the counters that PyTorch keeps on the host. LBFGS's history grows with its line search."""
+    held = [(name, value) for state in optimizer.state.values() for name, value in state.items()]
+    return [
+        leaf
+        for name, value in held
+        if name not in HOST_STATE
+        for leaf in tree_leaves(value)
+        if leaf is not None
+    ]

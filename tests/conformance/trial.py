@@ -29,6 +29,7 @@ class Trial:
         call: its arguments, on the host.
         for_grad: turns the result into something differentiable.
         values: False for a function whose results are uninitialised.
+        writes: True for a function that writes where version counters do not show it (fused optimizers).
     """
 
     what: str
@@ -36,6 +37,7 @@ class Trial:
     call: Call
     for_grad: Callable[[Any], Any] = lambda result: result
     values: bool = True
+    writes: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def run_on_host(trial: Trial) -> Truth | None:
         result = trial.function(trial.call.input, *trial.call.args, **trial.call.kwargs)
     except Exception:  # samples that the host cannot compute are in PyTorch's databases too
         return None
-    written = tuple(i for i, tensor in enumerate(arguments) if tensor._version != versions[i])
+    written = tuple(i for i, tensor in enumerate(arguments) if trial.writes or tensor._version != versions[i])
     cotangents: tuple[torch.Tensor, ...] = ()
     gradients: tuple[torch.Tensor | None, ...] = ()
     try:
@@ -129,7 +131,9 @@ def run_on_device(trial: Trial, call: Call, truth: Truth, target: Target, mode: 
     ours = (
         call.names_device() or mode != PLAIN
     )  # a factory without any argument that says where makes a host tensor
-    assert_same(result, truth.result, target.device if ours else HOST, "result", values=trial.values)
+    assert_same(
+        result, truth.result, target.device if ours else HOST, "result", values=trial.values, inputs=arguments
+    )
     assert positions(result, arguments) == truth.returned, (
         "an argument must be returned where the host returns it"
     )
@@ -139,7 +143,7 @@ def run_on_device(trial: Trial, call: Call, truth: Truth, target: Target, mode: 
             arguments[i], host_arguments[i], target.device, f"written argument {i}", values=trial.values
         )
     if truth.cotangents and mode != INFERENCE:
-        assert_same(gradients, truth.gradients, target.device, "gradient")
+        assert_same(gradients, truth.gradients, target.device, "gradient", inputs=arguments)
 
 
 def positions(result: Any, arguments: Sequence[torch.Tensor]) -> tuple[int | None, ...]:

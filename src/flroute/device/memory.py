@@ -74,7 +74,10 @@ class HostMemory(Memory):
 
     def allocate(self, device: int, nbytes: int) -> int:
         """A block of the host's own allocator."""
-        block = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+        try:
+            block = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+        except RuntimeError as error:  # PyTorch's host allocator raises no other
+            raise MemoryError(str(error)) from error
         address = block.data_ptr()
         self._blocks[address] = block
         return address

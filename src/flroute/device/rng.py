@@ -26,7 +26,7 @@ _STEP = 4  # cuda's philox offset moves by 4
 _MIX = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: neighbouring offsets give unrelated seeds
 
 _own: dict[int, tuple[int, int]] = {}
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def manual_seed(seed: int, device: torch.device | int | str | None = None) -> None:

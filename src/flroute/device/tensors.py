@@ -109,7 +109,7 @@ def adopt_array(device: Device, result: Any) -> torch.Tensor:
     if isinstance(result, DeviceArray):
         return _adopt_device_array(device, result)
     array = np.asarray(result)
-    if not owns_its_memory(array) or min(array.strides, default=0) < 0:
+    if not owns_its_memory(array) or not array.flags.writeable or min(array.strides, default=0) < 0:
         array = array.copy()
     if array.flags.c_contiguous:
         return tensor_from_array(device, array)

@@ -39,6 +39,8 @@ __all__ = [
     "synchronize",
 ]
 
+_initialized = True  # what torch.utils.checkpoint asks before it saves a device's random state
+
 DeviceLike = torch.device | int | str | None
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flroute.device.table import DEVICE_TYPE
-from flroute.routing import transfers
+from flroute.routing import rnn_cells, transfers
 from flroute.routing.accounting import Tally, seen_of
 from flroute.routing.placement import device_of_call
 from flroute.routing.plans import ComputeHandler, Plan
@@ -155,6 +155,26 @@ def _scalar_handler(router: Router, facts: OpFacts) -> Plan:
     return run
 
 
+def _split_into(parts: Callable[..., Any]) -> Callable[[Router, OpFacts], Plan]:
+    """A handler for an op that neither the host nor PyTorch's composites compute: ``parts`` calls ops that are routed."""
+
+    def make(router: Router, facts: OpFacts) -> Plan:
+        plans: dict[str, Plan] = {}
+
+        def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            name = str(args[0].device)
+            plan = plans.get(name)
+            if plan is None:
+                seen = seen_of(tensors_in(args, kwargs))
+                tally = partial(router.tally, facts, Route.DECOMPOSED, name, Reason.COMPOSITE, seen)
+                plan = plans[name] = router.counted(tally, lambda args, kwargs: parts(*args, **kwargs))
+            return plan(args, kwargs)
+
+        return run
+
+    return make
+
+
 DEVICE_OPS: dict[str, Callable[[Router, OpFacts], Plan]] = {
     "aten::empty.memory_format": _own(transfers.empty_memory_format),
     "aten::empty_strided": _own(transfers.empty_with_strides),
@@ -163,5 +183,6 @@ DEVICE_OPS: dict[str, Callable[[Router, OpFacts], Plan]] = {
     "aten::_to_copy": _to_copy_handler,
     "aten::_copy_from": _copy_handler,
     "aten::_copy_from_and_resize": _copy_handler,
+    **{f"aten::{name}": _split_into(parts) for name, parts in rnn_cells.CELLS.items()},
     "aten::_local_scalar_dense": _scalar_handler,
 }

@@ -158,7 +158,7 @@ class HostCall:
 
     def _write_back(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for tensor, host in self._resizable:
-            if host.shape != tensor.shape:
+            if host.shape != tensor.shape and not transfers.resize_in_place(tensor, host):
                 point_at(tensor, self._adopt(host))
             elif host.numel():
                 moved = transfers.Moved()

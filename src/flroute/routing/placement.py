@@ -49,11 +49,13 @@ def check_same_device(facts: OpFacts, device: Device, args: tuple[Any, ...], kwa
     if any(isinstance(value, torch.device) for value in (*args, *kwargs.values())):
         return  # a factory that says where, such as zeros_like(host_tensor, device="fl")
     here = device.torch_device
+    written = {argument.name for argument in facts.written}
     for name, value in bind(facts, args, kwargs).items():
         if name in facts.host_arguments:
             continue
         for tensor in tensors_in((value,), {}):
-            if tensor.device == here or (tensor.device.type == "cpu" and tensor.dim() == 0):
+            scalar = tensor.device.type == "cpu" and tensor.dim() == 0 and name not in written
+            if tensor.device == here or scalar:
                 continue
             raise DeviceError(
                 f"{facts.name}: expected all tensors to be on the same device, but argument {name!r} "

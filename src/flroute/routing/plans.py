@@ -68,7 +68,7 @@ class ComputeHandler:
         inputs = tensors_in(args, {n: v for n, v in kwargs.items() if n not in self.facts.out_names})
         dtypes = frozenset(t.dtype for t in inputs)
         plan = PlanBuilder(self.router, self.facts, device, seen_of(tensors), dtypes, self.hot).build()
-        if self.facts.is_seeded:
+        if self.facts.is_seeded and not self.facts.is_composite:
             plan = _drawing_from_own_state(plan, device.index)
         if any(t.device.type != DEVICE_TYPE for t in tensors):
             plan = _checking_devices(plan, self.facts, device)

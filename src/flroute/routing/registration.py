@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from flroute.errors import DeviceError
 from flroute.routing import rnn_cells
 from flroute.torch_compat import all_op_names, find_op, has_kernel
 
@@ -66,12 +67,21 @@ def register(route: Route) -> None:
     for name in dict.fromkeys((*_REACHED_WITHOUT_PYTHON, *_ops_taken_whole())):
         named.impl(name.removeprefix("aten::"), _routed(route, find_op(name)), _KEY)
     _register_convolution(named, route)
-    rnn_cells.register(named)
+    for name in rnn_cells.CELLS:
+        named.impl(name, _routed(route, find_op(f"aten::{name}")), _KEY)
+    anything.fallback(_refuse_quantized, f"Quantized{_KEY}")
     for key in (
         "Conjugate",
         "Negative",
     ):  # a copy resolves the lazy bit itself; resolving first would copy, for ever
         named.impl("_copy_from", torch.library.fallthrough_kernel, key)
+
+
+def _refuse_quantized(op: Any, *_: Any, **__: Any) -> Any:
+    raise DeviceError(
+        f"{op.name()}: quantized tensors cannot live on 'fl': PyTorch keeps quantizers on its own backends. Keep the tensor on the "
+        f"host, or move it dequantized: tensor.dequantize().to('fl')"
+    )
 
 
 def _routed(route: Route, op: Any) -> Callable[..., Any]:

@@ -9,16 +9,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_KEY = "PrivateUse1"
-
-
-def register(library: torch.library.Library) -> None:
-    """Register the cells with the ``aten`` library, split into ops that are routed one by one."""
-    library.impl("_thnn_fused_lstm_cell", lstm_cell, _KEY)
-    library.impl("_thnn_fused_lstm_cell_backward_impl", lstm_cell_backward, _KEY)
-    library.impl("_thnn_fused_gru_cell", gru_cell, _KEY)
-    library.impl("_thnn_fused_gru_cell_backward", gru_cell_backward, _KEY)
-
 
 def _plus(gates: Tensor, bias: Tensor | None) -> Tensor:
     return gates if bias is None else gates + bias
@@ -90,3 +80,12 @@ def gru_cell_backward(
     grad_hidden = torch.cat([grad_r, grad_z, grad_n * r], 1)
     biases = (grad_input.sum(0), grad_hidden.sum(0)) if has_bias else (None, None)
     return grad_input, grad_hidden, grad_hy * z, *biases
+
+
+CELLS = {
+    "_thnn_fused_lstm_cell": lstm_cell,
+    "_thnn_fused_lstm_cell_backward_impl": lstm_cell_backward,
+    "_thnn_fused_gru_cell": gru_cell,
+    "_thnn_fused_gru_cell_backward": gru_cell_backward,
+}
+"""By op: the function that splits it into ops which are routed one by one."""

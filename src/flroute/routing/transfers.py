@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from flroute.device.capsule import row_major, span_of
+from flroute.device.dtypes import CARRIERS, DLPACK_CODES
 from flroute.device.table import DEVICE_TYPE, Device, current_index, device_at
 from flroute.device.tensors import empty_strided, host_alias, point_at, restrided
 from flroute.errors import DeviceError
@@ -119,6 +120,19 @@ def resize(
     return tensor
 
 
+def resize_in_place(tensor: torch.Tensor, like: torch.Tensor) -> bool:
+    """Give ``tensor`` the shape and strides of ``like`` within its storage; ``False`` if they do not fit."""
+    storage = tensor.untyped_storage()
+    needed = int(tensor.storage_offset()) + span_of(like.shape, like.stride())
+    if not storage.nbytes() or needed * tensor.dtype.itemsize > storage.nbytes():
+        return False
+    torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
+        HOST_KEYS, tensor, storage, tensor.storage_offset(), like.shape, like.stride()
+    )
+    move(like, tensor, Moved())
+    return True
+
+
 def read_scalar(tensor: torch.Tensor) -> Any:
     """``aten::_local_scalar_dense``: the one element, as a Python number."""
     device = device_at(tensor.device.index)
@@ -166,6 +180,8 @@ def move(source: torch.Tensor, target: torch.Tensor, moved: Moved) -> None:
         source = source.expand(target.shape)
     if not target.numel():
         return
+    if source.dtype == target.dtype and source.dtype not in DLPACK_CODES:
+        source, target = _as_integers(source), _as_integers(target)  # PyTorch cannot copy every dtype it has
     from_device, to_device = source.device.type == DEVICE_TYPE, target.device.type == DEVICE_TYPE
     if from_device and to_device and _move_within_vendor(source, target):
         return
@@ -174,6 +190,10 @@ def move(source: torch.Tensor, target: torch.Tensor, moved: Moved) -> None:
         _upload(host, target, moved)
     else:
         target.copy_(host)
+
+
+def _as_integers(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.ops.aten.view.dtype.redispatch(HOST_KEYS, tensor, CARRIERS[tensor.dtype.itemsize])  # type: ignore[no-any-return]
 
 
 def _move_within_vendor(source: torch.Tensor, target: torch.Tensor) -> bool:
