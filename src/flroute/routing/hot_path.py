@@ -139,7 +139,7 @@ def _one_tensor(entries: dict[Any, Entry], general: Plan) -> Plan:
             explain(error, args, kwargs)
             raise
         tick()
-        if result.__class__ is array and result.base is None and result.flags.c_contiguous:
+        if result.__class__ is array and result.base is None and result.flags.carray:
             return tensor_from_array(device, result)
         return adopt(device, result)
 
@@ -179,7 +179,7 @@ def _two_tensors(entries: dict[Any, Entry], general: Plan) -> Plan:
             explain(error, args, kwargs)
             raise
         tick()
-        if result.__class__ is array and result.base is None and result.flags.c_contiguous:
+        if result.__class__ is array and result.base is None and result.flags.carray:
             return tensor_from_array(device, result)
         return adopt(device, result)
 

@@ -6,6 +6,9 @@ Math: the docs of ``torch.nn.LSTMCell`` and ``torch.nn.GRUCell``; what the works
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -82,7 +85,7 @@ def gru_cell_backward(
     return grad_input, grad_hidden, grad_hy * z, *biases
 
 
-CELLS = {
+CELLS: dict[str, Callable[..., Any]] = {
     "_thnn_fused_lstm_cell": lstm_cell,
     "_thnn_fused_lstm_cell_backward_impl": lstm_cell_backward,
     "_thnn_fused_gru_cell": gru_cell,
