@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -98,19 +99,15 @@ def main() -> None:
     x, y = a.to("fl"), b.to("fl")
     steps = mlp_step("fl"), mlp_step("cpu")
 
-    def bare() -> flroute.Session:
-        return flroute.enable(device="reference", default_device=False)
-
-    def default() -> flroute.Session:
-        return flroute.enable(device="reference")
-
+    bare = partial(flroute.enable, device="reference", default_device=False)
+    default = partial(flroute.enable, device="reference")
     cases = [
         ("add 4x4, default_device=False", lambda: x.add(y), lambda: a.add(b), 3000, bare, 1.8),
         ("add 4x4", lambda: x.add(y), lambda: a.add(b), 3000, default, 2.0),
         ("MLP step, default_device=False", *steps, 30, bare, 1.6),
         ("MLP step", *steps, 30, default, 1.8),
         ("view", lambda: x.view(16), lambda: a.view(16), 3000, bare, 2.0),
-        ("transpose", lambda: x.t(), lambda: a.t(), 3000, bare, 2.0),
+        ("transpose", x.t, a.t, 3000, bare, 2.0),
         ("slice", lambda: x[1:3], lambda: a[1:3], 3000, bare, 2.0),
     ]
     print(f"{'case':34}{'routed us':>12}{'no-op us':>12}{'ratio':>8}{'goal':>8}")

@@ -10,12 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import COPY, Vendors, named, throw_away_vendors
 
 import flroute
 from flroute.vendor import Kernel
+from support import COPY, Vendors, named, throw_away_vendors
 
-REFERENCE, SECOND, OPAQUE = flroute.device("reference:0"), flroute.device("reference:1"), flroute.device("opaque:0")
+REFERENCE, SECOND, OPAQUE = (
+    flroute.device("reference:0"),
+    flroute.device("reference:1"),
+    flroute.device("opaque:0"),
+)
 DEVICES = [pytest.param(REFERENCE, id="reference"), pytest.param(OPAQUE, id="opaque")]
 HOST = torch.device("cpu")
 
@@ -88,7 +92,9 @@ SHARED: dict[str, Callable[[torch.Tensor], Any]] = {
     "zero_ through expand": lambda x: x[:1].expand(4).zero_(),
     "a list that shares a storage": lambda x: [torch._foreach_add_([x[:4], x[4:]], 1), x][1],
     "a reversed copy": lambda x: x.copy_(x.flip(0)),
-    "an out that is a transposed input": lambda x: torch.hypot(x.view(2, 4).t(), x.view(2, 4).t(), out=x.view(2, 4).t()),
+    "an out that is a transposed input": lambda x: torch.hypot(
+        x.view(2, 4).t(), x.view(2, 4).t(), out=x.view(2, 4).t()
+    ),
 }
 
 
@@ -140,7 +146,7 @@ def test_a_write_into_the_gaps_survives_a_fallback() -> None:
             x.add_(1)
             base[1].fill_(7)
 
-        definition = torch.library.Library("flroute_test", "DEF")  # noqa: TOR901
+        definition = torch.library.Library("flroute_test", "DEF")
         try:
             definition.define("slow_(Tensor(a!) x) -> ()")
             definition.impl("slow_", slow, "CPU")
@@ -191,7 +197,9 @@ def test_a_result_is_memory_of_its_own(name: str, shape: tuple[int, ...], vendor
             np.testing.assert_array_equal(y.cpu().numpy(), expected)
             assert not x.numel() or y.data_ptr() != x.data_ptr()
             y.add_(1)
-            np.testing.assert_array_equal(x.cpu().numpy(), host.numpy(), "the input was written through the result")
+            np.testing.assert_array_equal(
+                x.cpu().numpy(), host.numpy(), "the input was written through the result"
+            )
             y.sub_(1)
             del x
             gc.collect()
@@ -245,7 +253,13 @@ def test_zeros_without_memory_get_some(where: str, device: torch.device) -> None
 @pytest.mark.parametrize("where", ["outside", "session"])
 @pytest.mark.parametrize(
     "function",
-    [torch.sgn, lambda x: x.sgn()[1:] * 2, lambda x: x.sgn().t() + x.t(), lambda x: torch.mm(x.sgn(), x.t()), torch.sign],
+    [
+        torch.sgn,
+        lambda x: x.sgn()[1:] * 2,
+        lambda x: x.sgn().t() + x.t(),
+        lambda x: torch.mm(x.sgn(), x.t()),
+        torch.sign,
+    ],
     ids=["sgn", "slice", "sum", "mm", "sign"],
 )
 def test_gradients_that_are_zero(function: Callable[..., Any], where: str, device: torch.device) -> None:
@@ -301,7 +315,10 @@ def test_lazy_bits(name: str, where: str, device: torch.device) -> None:
     numbers = torch.complex(torch.arange(4.0) - 1, 2 - torch.arange(4.0)).reshape(2, 2)
     seen = []
     for target in (HOST, device):
-        with inside("outside" if where == "outside" else "session", device), torch.inference_mode(where == "inference"):
+        with (
+            inside("outside" if where == "outside" else "session", device),
+            torch.inference_mode(where == "inference"),
+        ):
             z, w = numbers.clone().to(target), (numbers + (1 + 2j)).to(target)
             seen.append(LAZY[name](z, w).cpu().resolve_conj().resolve_neg())
     torch.testing.assert_close(seen[1], seen[0])
@@ -318,7 +335,12 @@ def test_resize_that_fits_keeps_the_storage(where: str, device: torch.device) ->
         view = base[2:4]
         address = view.data_ptr()
         assert view.resize_(2, 3) is view
-        assert (view.data_ptr(), view.shape, view.stride(), view.storage_offset()) == (address, (2, 3), (3, 1), 2)
+        assert (view.data_ptr(), view.shape, view.stride(), view.storage_offset()) == (
+            address,
+            (2, 3),
+            (3, 1),
+            2,
+        )
         assert view.tolist() == [[2.0, 3.0, 4.0], [5.0, 6.0, 7.0]]
         view.fill_(-1)
         assert base.tolist() == [0.0, 1.0, *[-1.0] * 6, 8.0, 9.0, 10.0, 11.0]
@@ -424,7 +446,10 @@ MIXED: dict[str, tuple[str, Callable[[torch.Tensor, torch.Tensor], Any]]] = {
 def test_a_host_operand_is_refused(name: str, where: str, device: torch.device) -> None:
     argument, call = MIXED[name]
     x, h = torch.ones(4, device=device), torch.ones(4)
-    with inside("outside" if where == "outside" else "session", device), torch.inference_mode(where == "inference"):
+    with (
+        inside("outside" if where == "outside" else "session", device),
+        torch.inference_mode(where == "inference"),
+    ):
         for _ in range(2):
             with pytest.raises(flroute.DeviceError, match="same device") as caught:
                 call(x, h)
@@ -449,7 +474,14 @@ def test_an_operand_on_another_device_is_refused(name: str) -> None:
 def test_a_host_number_is_an_operand(where: str, device: torch.device) -> None:
     x, two = torch.ones(4, device=device), torch.tensor(2.0)
     with inside(where, device):
-        for result in (x + two, two + x, x * two, torch.where(x > 0, two, x), x.clone().mul_(two) + 0, torch.hypot(x, two)):
+        for result in (
+            x + two,
+            two + x,
+            x * two,
+            torch.where(x > 0, two, x),
+            x.clone().mul_(two) + 0,
+            torch.hypot(x, two),
+        ):
             assert result.device == device
         assert (x + two).tolist() == [3.0] * 4
         assert (two - x).tolist() == [1.0] * 4

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import COPY, Vendors, throw_away_vendors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import flroute
 from flroute.vendor import Kernel
+from support import COPY, Vendors, throw_away_vendors
 
 aten = torch.ops.aten
 
@@ -53,7 +53,11 @@ def add(a: Any, b: Any, *, alpha: float = 1) -> Any:
     return np.add(a, np.multiply(b, np.float32(alpha)))
 
 
-REFERENCE, SECOND, OPAQUE = flroute.device("reference:0"), flroute.device("reference:1"), flroute.device("opaque:1")
+REFERENCE, SECOND, OPAQUE = (
+    flroute.device("reference:0"),
+    flroute.device("reference:1"),
+    flroute.device("opaque:1"),
+)
 
 faulty = pytest.fixture(throw_away_vendors, name="faulty_vendors")
 
@@ -66,7 +70,10 @@ def faulty_devices(faulty_vendors: Vendors) -> list[torch.device]:
 
 def make_faulty_devices(vendors: Vendors) -> list[torch.device]:
     made = vendors(
-        Kernel("aten::mm", matrix_product), Kernel("aten::mul.Tensor", multiply), Kernel("aten::add.Tensor", add), COPY
+        Kernel("aten::mm", matrix_product),
+        Kernel("aten::mul.Tensor", multiply),
+        Kernel("aten::add.Tensor", add),
+        COPY,
     )
     return [device.torch_device for device in made.devices]
 
@@ -121,7 +128,7 @@ class Graph:
 def raised_by(run: Callable[[], Any]) -> BaseException | None:
     try:
         run()
-    except BaseException as error:  # noqa: BLE001 -- what the caller sees is what is tested
+    except BaseException as error:
         return error
     return None
 
@@ -153,7 +160,9 @@ def session_or_not(name: str, device: torch.device) -> AbstractContextManager[An
     return nullcontext() if name == "outside" else flroute.enable(device, fallback="allow")
 
 
-def break_in_backward(where: str, device: torch.device, run: Callable[..., Any], error: BaseException) -> Graph:
+def break_in_backward(
+    where: str, device: torch.device, run: Callable[..., Any], error: BaseException
+) -> Graph:
     """One good step, one that fails in the middle of its backward pass; returns what that left."""
     graph = Graph(device)
 
@@ -171,7 +180,9 @@ def break_in_backward(where: str, device: torch.device, run: Callable[..., Any],
 # Errors in the middle -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [Boom("kernel"), MemoryError("full"), KeyboardInterrupt(), RuntimeError("plain")], ids=repr)
+@pytest.mark.parametrize(
+    "error", [Boom("kernel"), MemoryError("full"), KeyboardInterrupt(), RuntimeError("plain")], ids=repr
+)
 @pytest.mark.parametrize("run", [here, in_thread], ids=["main thread", "second thread"])
 @pytest.mark.parametrize("index", [0, 1])
 @pytest.mark.parametrize("where", ["outside", "session"])
@@ -220,7 +231,9 @@ def refusing_backward(device: torch.device, run: Callable[..., Any]) -> tuple[Gr
 
 @pytest.mark.parametrize("run", [here, in_thread], ids=["main thread", "second thread"])
 @pytest.mark.parametrize("which", ["first", "second", "opaque"])
-def test_a_fallback_that_is_refused(which: str, run: Callable[..., Any], faulty_devices: list[torch.device]) -> None:
+def test_a_fallback_that_is_refused(
+    which: str, run: Callable[..., Any], faulty_devices: list[torch.device]
+) -> None:
     device = OPAQUE if which == "opaque" else faulty_devices[which == "second"]
     graph, error = refusing_backward(device, run)
     assert type(error) is flroute.FallbackError
@@ -262,7 +275,9 @@ def test_autograd_grad_raises_too(faulty_devices: list[torch.device]) -> None:
         with session_or_not(where, device):
             loss = graph.loss()
             with lit(error):
-                assert raised_by(lambda loss=loss, graph=graph: torch.autograd.grad(loss, graph.leaves)) is error
+                assert (
+                    raised_by(lambda loss=loss, graph=graph: torch.autograd.grad(loss, graph.leaves)) is error
+                )
         assert graph.grads() == [None] * 4
 
 
@@ -335,7 +350,12 @@ print(json.dumps(seen))
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "FLROUTE_AUTOLOAD": "0"}
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments], env=environment, text=True, capture_output=True, timeout=120, check=False
+        [sys.executable, "-c", code, *arguments],
+        env=environment,
+        text=True,
+        capture_output=True,
+        timeout=120,
+        check=False,
     )
 
 

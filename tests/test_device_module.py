@@ -11,7 +11,11 @@ import torch
 
 import flroute
 
-REFERENCE, SECOND, OPAQUE = flroute.device("reference:0"), flroute.device("reference:1"), flroute.device("opaque:0")
+REFERENCE, SECOND, OPAQUE = (
+    flroute.device("reference:0"),
+    flroute.device("reference:1"),
+    flroute.device("opaque:0"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +124,11 @@ def test_a_device_that_does_not_exist(bad: Any) -> None:
 
 
 def test_a_tensor_on_a_device_that_does_not_exist() -> None:
-    for make in (lambda: torch.empty(1, device="fl:99"), lambda: torch.ones(1).to("fl:99"), lambda: torch.zeros(1).fl(99)):
+    for make in (
+        lambda: torch.empty(1, device="fl:99"),
+        lambda: torch.ones(1).to("fl:99"),
+        lambda: torch.zeros(1).fl(99),
+    ):
         with pytest.raises(flroute.DeviceError, match="fl:99 does not exist"):
             make()
 

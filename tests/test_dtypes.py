@@ -34,10 +34,16 @@ def _quiet() -> Iterator[None]:
 
 
 def inside(where: str, device: torch.device) -> AbstractContextManager[Any]:
-    return nullcontext() if where == "outside" else flroute.enable(device, fallback="allow", default_device=False)
+    return (
+        nullcontext()
+        if where == "outside"
+        else flroute.enable(device, fallback="allow", default_device=False)
+    )
 
 
-def filled(dtype: torch.dtype, sizes: tuple[int, ...] = (4, 6), strides: tuple[int, ...] = (6, 1)) -> torch.Tensor:
+def filled(
+    dtype: torch.dtype, sizes: tuple[int, ...] = (4, 6), strides: tuple[int, ...] = (6, 1)
+) -> torch.Tensor:
     """A host tensor with every kind of bit pattern, NaNs with payloads among them."""
     span = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
     raw = (torch.arange(span * dtype.itemsize, device="cpu") * 89 + 7).to(torch.uint8)
@@ -60,7 +66,9 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 
 def test_all_of_them_are_here() -> None:
-    assert {torch.float8_e4m3fn, torch.bits8, torch.int4, torch.uint3, torch.complex32, torch.uint64} <= set(PLAIN)
+    assert {torch.float8_e4m3fn, torch.bits8, torch.int4, torch.uint3, torch.complex32, torch.uint64} <= set(
+        PLAIN
+    )
     assert {torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4} == set(QUANTIZED)
 
 
@@ -71,7 +79,12 @@ def test_there_and_back(dtype: torch.dtype, device: torch.device, where: str) ->
     host = filled(dtype)
     with inside(where, device):
         there = host.to(device)
-        assert (there.dtype, there.shape, there.stride(), there.device) == (dtype, host.shape, host.stride(), device)
+        assert (there.dtype, there.shape, there.stride(), there.device) == (
+            dtype,
+            host.shape,
+            host.stride(),
+            device,
+        )
         assert there.data_ptr() != host.data_ptr()
         back = there.cpu()
         assert (back.dtype, back.stride()) == (dtype, host.stride())
@@ -96,12 +109,17 @@ def test_creation_is_the_hosts(dtype: torch.dtype, device: torch.device, where: 
         "new_empty": lambda d: torch.empty(0, device=d).new_empty((2, 2), dtype=dtype),
         "0-dim": lambda d: torch.empty((), dtype=dtype, device=d),
         "no elements": lambda d: torch.empty(3, 0, 2, dtype=dtype, device=d),
-        "channels_last": lambda d: torch.empty(1, 2, 3, 4, dtype=dtype, device=d, memory_format=torch.channels_last),
+        "channels_last": lambda d: torch.empty(
+            1, 2, 3, 4, dtype=dtype, device=d, memory_format=torch.channels_last
+        ),
     }
     with inside(where, device):
         for name, call in calls.items():
             expected, made = call(HOST), call(device)
-            facts = [(t.dtype, t.shape, t.stride(), t.itemsize, t.untyped_storage().nbytes()) for t in (expected, made)]
+            facts = [
+                (t.dtype, t.shape, t.stride(), t.itemsize, t.untyped_storage().nbytes())
+                for t in (expected, made)
+            ]
             assert facts[0] == facts[1], name
             assert made.device == device
     valued: dict[str, Callable[[torch.device], torch.Tensor]] = {
@@ -178,7 +196,9 @@ SIZES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), dtype=st.sampled_from(PLAIN), sizes=SIZES, opaque=st.booleans())
-def test_any_strides_survive(data: st.DataObject, dtype: torch.dtype, sizes: tuple[int, ...], opaque: bool) -> None:
+def test_any_strides_survive(
+    data: st.DataObject, dtype: torch.dtype, sizes: tuple[int, ...], opaque: bool
+) -> None:
     """``.to`` keeps the strides of dense tensors in any order, and makes others dense, as it does on the host."""
     order = data.draw(st.permutations(range(len(sizes))))
     strides, step = [0] * len(sizes), 1
@@ -187,7 +207,9 @@ def test_any_strides_survive(data: st.DataObject, dtype: torch.dtype, sizes: tup
         step *= max(sizes[dim], 1)
     host = torch.empty_strided(sizes, strides, dtype=dtype, device="cpu")
     raw = host.untyped_storage()
-    torch.empty(0, dtype=torch.uint8, device="cpu").set_(raw).copy_(torch.arange(raw.nbytes()) % (2 if dtype is torch.bool else 251))
+    torch.empty(0, dtype=torch.uint8, device="cpu").set_(raw).copy_(
+        torch.arange(raw.nbytes()) % (2 if dtype is torch.bool else 251)
+    )
     there = host.to(OPAQUE if opaque else REFERENCE)
     assert (there.dtype, there.shape) == (dtype, host.shape)
     expected = outcome(lambda: host.to("cpu", copy=True).stride())
@@ -214,7 +236,9 @@ def test_conversions_are_the_hosts(source: torch.dtype, device: torch.device) ->
         expected = outcome(lambda target=target: bits(host.to(target)))
         there = host.to(device)
         assert outcome(lambda target=target, there=there: bits(there.to(target).cpu())) == expected, target
-        moved = outcome(lambda target=target: bits(torch.empty(6, dtype=target, device=device).copy_(host).cpu()))
+        moved = outcome(
+            lambda target=target: bits(torch.empty(6, dtype=target, device=device).copy_(host).cpu())
+        )
         assert moved == expected, target
 
 
@@ -228,7 +252,9 @@ def quantized(dtype: torch.dtype) -> torch.Tensor:
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.quint8, torch.qint8, torch.qint32, torch.quint4x2], ids=str)
-def test_quantized_tensors_are_refused_with_the_remedy(dtype: torch.dtype, device: torch.device, where: str) -> None:
+def test_quantized_tensors_are_refused_with_the_remedy(
+    dtype: torch.dtype, device: torch.device, where: str
+) -> None:
     q = quantized(dtype)
     with inside(where, device):
         for refused in (

@@ -17,7 +17,9 @@ QUIET = "import logging; logging.disable(logging.CRITICAL)\n"
 
 def python(code: str, *, ok: bool = True, path: Path | None = None, **environment: str) -> str:
     """Standard output of a fresh interpreter; ``path`` comes first on its module path."""
-    variables = {k: v for k, v in os.environ.items() if k not in ("FLROUTE_AUTOLOAD", "TORCH_DEVICE_BACKEND_AUTOLOAD")}
+    variables = {
+        k: v for k, v in os.environ.items() if k not in ("FLROUTE_AUTOLOAD", "TORCH_DEVICE_BACKEND_AUTOLOAD")
+    }
     variables |= {"OMP_NUM_THREADS": "1", **environment}
     if path is not None:
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, (str(path), variables.get("PYTHONPATH"))))
@@ -72,7 +74,9 @@ def test_any_order(imports: str) -> None:
         ({"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, "unknown", "fl"),
         ({"FLROUTE_AUTOLOAD": "0"}, "unknown", "unknown"),
         pytest.param({"FLROUTE_AUTOLOAD": "1"}, "fl", "fl", marks=slow),
-        pytest.param({"FLROUTE_AUTOLOAD": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, "unknown", "fl", marks=slow),
+        pytest.param(
+            {"FLROUTE_AUTOLOAD": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, "unknown", "fl", marks=slow
+        ),
     ],
     ids=str,
 )
@@ -98,7 +102,10 @@ torch.accelerator.is_available = lambda: True
 
 @pytest.mark.parametrize(("autoload", "expected"), [(None, "unknown"), pytest.param("1", "fl", marks=slow)])
 def test_another_accelerator_keeps_its_place(autoload: str | None, expected: str) -> None:
-    environment = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", **({} if autoload is None else {"FLROUTE_AUTOLOAD": autoload})}
+    environment = {
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+        **({} if autoload is None else {"FLROUTE_AUTOLOAD": autoload}),
+    }
     code = f"{ANOTHER_ACCELERATOR}\nimport flroute\n{KNOWN}\nprint(known())"
     assert python(code, **environment).split() == [expected]
 
@@ -133,10 +140,15 @@ def test_a_broken_dependency_does_not_break_import_torch(package: str, tmp_path:
     print(flroute_autoload.failure is not None, "flroute" in sys.modules)
     """
     assert python(code, path=tmp_path).splitlines() == ["4.0", "True False"]
-    assert "broken" in python("import flroute", ok=False, path=tmp_path) or package in ("structlog", "packaging")
+    assert "broken" in python("import flroute", ok=False, path=tmp_path) or package in (
+        "structlog",
+        "packaging",
+    )
 
 
-@pytest.mark.parametrize("order", [pytest.param("import torch; import flroute", marks=slow), "import flroute; import torch"])
+@pytest.mark.parametrize(
+    "order", [pytest.param("import torch; import flroute", marks=slow), "import flroute; import torch"]
+)
 def test_a_broken_vendor_does_not_break_anything(order: str, tmp_path: Path) -> None:
     (tmp_path / "flroute_broken.py").write_text("raise ValueError('no driver')")
     info = tmp_path / "flroute_broken-1.0.dist-info"

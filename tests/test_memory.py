@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import COPY, Vendors, throw_away_vendors
 
 import flroute
 from flroute.device.table import device_at
 from flroute.vendor import HostMemory, Kernel
+from support import COPY, Vendors, throw_away_vendors
 
 REFERENCE, OPAQUE = flroute.device("reference:0"), flroute.device("opaque:0")
 DEVICES = [pytest.param(REFERENCE, id="reference"), pytest.param(OPAQUE, id="opaque")]
@@ -144,7 +144,10 @@ def test_memory_returns_to_the_start(name: str, where: str, device: torch.device
     if where == "outside":
         run()
     else:
-        with flroute.enable(device, fallback="allow", default_device=False), torch.inference_mode(where == "inference"):
+        with (
+            flroute.enable(device, fallback="allow", default_device=False),
+            torch.inference_mode(where == "inference"),
+        ):
             run()
 
 
@@ -323,7 +326,9 @@ def test_out_of_memory_in_backward(vendors: Vendors) -> None:
 
 @pytest.mark.parametrize("error", [ValueError("kernel"), KeyboardInterrupt(), MemoryError()], ids=repr)
 @pytest.mark.parametrize("session", [False, True], ids=["outside", "session"])
-def test_temporaries_that_die_do_not_swallow_the_error(error: BaseException, session: bool, vendors: Vendors) -> None:
+def test_temporaries_that_die_do_not_swallow_the_error(
+    error: BaseException, session: bool, vendors: Vendors
+) -> None:
     """Tensors die while a kernel's error unwinds through PyTorch's C++: what runs at their death must leave it alone."""
 
     def fails(x: Any) -> Any:
@@ -344,8 +349,12 @@ def test_temporaries_that_die_do_not_swallow_the_error(error: BaseException, ses
             for call in (
                 lambda: torch.sin(torch.ones(5, device=device) + torch.empty(5, device=device)),
                 lambda: torch.sin(torch.empty(4, device=device).fill_(1)).mul_(torch.empty(4, device=device)),
-                lambda: torch.stack([torch.hypot(torch.ones(3, device=device), torch.empty(3, device=device)).sin()]),
-                lambda: torch.nn.Sequential(torch.nn.Linear(2, 2, device=device), Sine())(torch.ones(1, 2, device=device)),
+                lambda: torch.stack(
+                    [torch.hypot(torch.ones(3, device=device), torch.empty(3, device=device)).sin()]
+                ),
+                lambda: torch.nn.Sequential(torch.nn.Linear(2, 2, device=device), Sine())(
+                    torch.ones(1, 2, device=device)
+                ),
             ):
                 if not lit:
                     call()

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
-from support import COPY, Vendors, decisions_of, throw_away_vendors
 from torch._dynamo.backends.registry import lookup_backend
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -21,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import flroute
 from flroute.vendor import Kernel
+from support import COPY, Vendors, decisions_of, throw_away_vendors
 
 REFERENCE, OPAQUE = flroute.device("reference:0"), flroute.device("opaque:0")
 DEVICES = [pytest.param(REFERENCE, id="reference"), pytest.param(OPAQUE, id="opaque")]
@@ -41,7 +41,9 @@ def session(device: torch.device = REFERENCE, **settings: Any) -> flroute.Sessio
 
 
 def model() -> torch.nn.Module:
-    return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.LayerNorm(3), torch.nn.Linear(3, 2))
+    return torch.nn.Sequential(
+        torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.LayerNorm(3), torch.nn.Linear(3, 2)
+    )
 
 
 class Log(TorchDispatchMode):
@@ -236,7 +238,9 @@ def test_a_users_mode_sees_the_ops_on_the_device(device: torch.device, order: st
         result = train_a_little()
     torch.testing.assert_close([t.cpu() for t in result], list(expected))
     ops = [op for op, kind in log.seen if kind == "fl"]
-    assert {"aten::mm", "aten::relu", "aten::hypot", "aten::threshold_backward", "aten::slice.Tensor"} <= set(ops)
+    assert {"aten::mm", "aten::relu", "aten::hypot", "aten::threshold_backward", "aten::slice.Tensor"} <= set(
+        ops
+    )
     assert ops.count("aten::mm") == 3
     sessions = [c for c in contexts[order] if isinstance(c, flroute.Session)]
     for running in sessions:
@@ -403,13 +407,19 @@ def test_activation_checkpoint(device: torch.device, where: str, reentrant: bool
 
 @pytest.mark.parametrize("where", ["outside", "session", "user's mode inside", "user's mode outside"])
 @pytest.mark.parametrize("grad", ["grad", "inference"])
-@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN, torch.nn.LSTMCell, torch.nn.GRUCell])
+@pytest.mark.parametrize(
+    "kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN, torch.nn.LSTMCell, torch.nn.GRUCell]
+)
 @pytest.mark.parametrize("device", DEVICES)
 def test_recurrent_networks(device: torch.device, kind: Callable[..., Any], grad: str, where: str) -> None:
     """PyTorch asks every device but the host for fused cells, and calls them from C++ with the default device in force."""
     torch.manual_seed(0)
     net = kind(3, 4)
-    x = torch.linspace(-1, 1, 6).reshape(2, 3) if "Cell" in kind.__name__ else torch.linspace(-1, 1, 12).reshape(2, 2, 3)
+    x = (
+        torch.linspace(-1, 1, 6).reshape(2, 3)
+        if "Cell" in kind.__name__
+        else torch.linspace(-1, 1, 12).reshape(2, 2, 3)
+    )
 
     def run(target: torch.device) -> list[torch.Tensor]:
         net.zero_grad()
@@ -446,12 +456,18 @@ def test_composites_in_every_grad_mode(device: torch.device, grad: str) -> None:
     w = torch.arange(8.0, device="cpu").reshape(2, 4)
     with session(device) as running, context():
         there, weight = x.to(device), w.to(device)
-        results = [torch.nn.functional.linear(there, weight), there @ weight.t(), torch.einsum("ij,kj->ik", there, weight)]
+        results = [
+            torch.nn.functional.linear(there, weight),
+            there @ weight.t(),
+            torch.einsum("ij,kj->ik", there, weight),
+        ]
     for result in results:
         assert torch.equal(result.cpu(), x @ w.t())
     native = [d for d in decisions_of(running, "aten::mm") if d.route == "native"]
     assert native or device == REFERENCE
-    assert not [d for d in running.fallbacks if d.op in ("aten::linear", "aten::matmul", "aten::einsum", "aten::mm")]
+    assert not [
+        d for d in running.fallbacks if d.op in ("aten::linear", "aten::matmul", "aten::einsum", "aten::mm")
+    ]
 
 
 def test_a_kernel_for_a_composite_takes_it_whole_under_inference_mode(vendors: Vendors) -> None:
@@ -480,7 +496,9 @@ def test_the_inner_policy_wins_and_the_outer_comes_back() -> None:
             torch.hypot(x, x)
         torch.relu(x)
     assert [d.calls for d in decisions_of(inner, "aten::hypot")] == [2]
-    assert [d.calls for d in decisions_of(outer, "aten::hypot")] == [2], "the outer log takes in the inner one's calls"
+    assert [d.calls for d in decisions_of(outer, "aten::hypot")] == [2], (
+        "the outer log takes in the inner one's calls"
+    )
     assert [d.calls for d in decisions_of(outer, "aten::relu")] == [1]
 
 
@@ -519,7 +537,9 @@ def _leaf_over(t: torch.Tensor) -> torch.Tensor:
     return leaf
 
 
-@pytest.mark.parametrize("where", ["outside", "session", "nested", "user's mode inside", "user's mode outside"])
+@pytest.mark.parametrize(
+    "where", ["outside", "session", "nested", "user's mode inside", "user's mode outside"]
+)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", WRITES)
 def test_a_modified_saved_tensor_is_noticed(name: str, device: torch.device, where: str) -> None:

@@ -12,7 +12,11 @@ from torch.nn import functional
 import flroute
 from flroute.device import rng
 
-REFERENCE, SECOND, OPAQUE = flroute.device("reference:0"), flroute.device("reference:1"), flroute.device("opaque:0")
+REFERENCE, SECOND, OPAQUE = (
+    flroute.device("reference:0"),
+    flroute.device("reference:1"),
+    flroute.device("opaque:0"),
+)
 DEVICES = [pytest.param(REFERENCE, id="reference"), pytest.param(OPAQUE, id="opaque")]
 
 Draw = Callable[[torch.device], torch.Tensor]
@@ -96,7 +100,7 @@ def within(seconds: float, run: Callable[[], None]) -> None:
     def work() -> None:
         try:
             run()
-        except BaseException as error:  # noqa: BLE001 -- raised again in the test's thread
+        except BaseException as error:
             errors.append(error)
 
     thread = threading.Thread(target=work, daemon=True)
@@ -143,7 +147,9 @@ def test_sharing_is_a_state_too() -> None:
     assert torch.equal(torch.rand(4, device=REFERENCE).cpu(), expected)
 
 
-@pytest.mark.parametrize("reseed", [torch.manual_seed, torch.random.manual_seed], ids=["torch", "torch.random"])
+@pytest.mark.parametrize(
+    "reseed", [torch.manual_seed, torch.random.manual_seed], ids=["torch", "torch.random"]
+)
 def test_manual_seed_returns_to_sharing(reseed: Callable[[int], object]) -> None:
     torch.fl.manual_seed_all(5)
     reseed(9)
@@ -160,7 +166,9 @@ def test_seed_returns_to_sharing() -> None:
     assert torch.equal(there.cpu(), torch.rand(4))
 
 
-@pytest.mark.parametrize("bad", [torch.zeros(8, dtype=torch.uint8), torch.zeros(16), torch.zeros(5056, dtype=torch.uint8)])
+@pytest.mark.parametrize(
+    "bad", [torch.zeros(8, dtype=torch.uint8), torch.zeros(16), torch.zeros(5056, dtype=torch.uint8)]
+)
 def test_a_wrong_state_is_refused(bad: torch.Tensor) -> None:
     torch.fl.manual_seed(4, REFERENCE)
     before = torch.fl.get_rng_state(REFERENCE)
@@ -217,7 +225,8 @@ def test_threads_do_not_share_an_offset() -> None:
     drawn: list[torch.Tensor] = []
     before = torch.get_rng_state()
     threads = [
-        threading.Thread(target=lambda: drawn.extend(torch.rand(4, device=REFERENCE) for _ in range(25))) for _ in range(4)
+        threading.Thread(target=lambda: drawn.extend(torch.rand(4, device=REFERENCE) for _ in range(25)))
+        for _ in range(4)
     ]
     for thread in threads:
         thread.start()

@@ -48,7 +48,9 @@ print("done", flush=True)
 
 COMBINATIONS = [
     tuple(map(str, words))
-    for words in itertools.product(("fl:0", "fl:1", "fl:2", "fl:3"), (False, True), (False, True), (False, True))
+    for words in itertools.product(
+        ("fl:0", "fl:1", "fl:2", "fl:3"), (False, True), (False, True), (False, True)
+    )
 ]
 """Device (two of each vendor), second thread, explicit gradient, session."""
 
@@ -80,7 +82,9 @@ def check(code: str, arguments: Sequence[str] = ()) -> str | None:
 
 def all_end_well(runs: Sequence[Sequence[str]]) -> None:
     with ThreadPoolExecutor(2) as pool:
-        problems = [problem for problem in pool.map(lambda arguments: check(BACKWARD, arguments), runs) if problem]
+        problems = [
+            problem for problem in pool.map(lambda arguments: check(BACKWARD, arguments), runs) if problem
+        ]
     assert problems == []
 
 
@@ -184,7 +188,10 @@ def endings(names: Sequence[str], devices: Sequence[str]) -> None:
 
 
 def test_tensors_alive_at_exit() -> None:
-    endings(["tensors in a module that dies last", "tensors in a thread's locals", "an open session"], ["fl:0", "fl:2"])
+    endings(
+        ["tensors in a module that dies last", "tensors in a thread's locals", "an open session"],
+        ["fl:0", "fl:2"],
+    )
 
 
 @pytest.mark.slow

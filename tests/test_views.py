@@ -147,7 +147,9 @@ def test_write_to_a_leaf_under_no_grad(name: str, where: str, device: torch.devi
 
 
 @pytest.mark.parametrize("where", ["outside", "session"])
-@pytest.mark.parametrize("name", [name for name in VIEWS if name != "view of the same dtype"])  # has no gradient at all
+@pytest.mark.parametrize(
+    "name", [name for name in VIEWS if name != "view of the same dtype"]
+)  # has no gradient at all
 def test_gradient_through_a_view(name: str, where: str) -> None:
     grads = []
     for target in (torch.device("cpu"), REFERENCE):
@@ -295,7 +297,9 @@ CALLS = st.one_of(
     st.tuples(st.just(aten.permute.default), st.integers(0, 4).flatmap(lambda n: st.permutations(range(n)))),
     st.tuples(st.just(aten.slice.Tensor), DIM, BOUND, BOUND, st.integers(-1, 5)),
     st.tuples(st.just(aten.slice.Tensor), st.integers(0, 3), BOUND, BOUND),
-    st.tuples(st.just(aten.select.int), DIM, st.one_of(st.integers(-6, 6), st.sampled_from([2**62, -(2**63)]))),
+    st.tuples(
+        st.just(aten.select.int), DIM, st.one_of(st.integers(-6, 6), st.sampled_from([2**62, -(2**63)]))
+    ),
     st.tuples(st.just(aten.unsqueeze.default), DIM),
 )
 
@@ -339,12 +343,18 @@ def test_geometry_keeps_lazy_bits(layout: tuple[Any, ...], call: tuple[Any, ...]
     assert results[0] == results[1]
 
 
-SLICE = st.builds(slice, st.integers(-7, 7) | st.none(), st.integers(-7, 7) | st.none(), st.integers(1, 4) | st.none())
+SLICE = st.builds(
+    slice, st.integers(-7, 7) | st.none(), st.integers(-7, 7) | st.none(), st.integers(1, 4) | st.none()
+)
 
 
 @settings(max_examples=150, deadline=None)
-@given(rows=SLICE, columns=SLICE, transposed=st.booleans(), where=st.sampled_from(MODES), opaque=st.booleans())
-def test_any_slice_can_be_written(rows: slice, columns: slice, transposed: bool, where: str, opaque: bool) -> None:
+@given(
+    rows=SLICE, columns=SLICE, transposed=st.booleans(), where=st.sampled_from(MODES), opaque=st.booleans()
+)
+def test_any_slice_can_be_written(
+    rows: slice, columns: slice, transposed: bool, where: str, opaque: bool
+) -> None:
     device = OPAQUE if opaque else REFERENCE
     seen = []
     for target in (torch.device("cpu"), device):
@@ -368,9 +378,11 @@ INTO: dict[str, Callable[..., Any]] = {
 OUTPUTS: dict[str, Callable[[torch.Tensor, torch.Size], torch.Tensor]] = {
     "contiguous part": lambda memory, size: memory[16 : 16 + size.numel()].view(size),
     "every other element": lambda memory, size: memory[3 : 3 + 2 * size.numel() : 2].unflatten(0, size),
-    "transposed": lambda memory, size: memory[16 : 16 + size.numel()].view(size[::-1]).mT
-    if len(size) > 1
-    else memory[16 : 16 + size.numel()],
+    "transposed": lambda memory, size: (
+        memory[16 : 16 + size.numel()].view(size[::-1]).mT
+        if len(size) > 1
+        else memory[16 : 16 + size.numel()]
+    ),
     "empty": lambda memory, size: memory[16:16],
     "empty of another shape": lambda memory, size: memory[16:16].view(0, 3),
     "too small": lambda memory, size: memory[16:18],

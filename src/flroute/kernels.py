@@ -101,7 +101,9 @@ def kernel(
 def _dtype(name: str) -> torch.dtype:
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"kernel() got the dtype {name!r}; PyTorch has no torch.{name}")
+        raise ValueError(  # noqa: TRY004 -- a wrong name, not a wrong type
+            f"kernel() got the dtype {name!r}; PyTorch has no torch.{name}"
+        )
     return dtype
 
 

@@ -233,7 +233,10 @@ def _signature_rule(kernel: Kernel, op: Any) -> str | None:
         return f"kernel {kernel.name} takes {len(positional)} positional arguments, {kernel.op} has {len(expected)}: {op._schema}"
     named = {argument.name: argument for argument in op._schema.arguments if argument.kwarg_only}
     if set(keywords) != set(named):
-        return f"kernel {kernel.name} has the keyword-only arguments {sorted(keywords)}, {kernel.op} has {sorted(named)}: {op._schema}"
+        return (
+            f"kernel {kernel.name} has the keyword-only arguments {sorted(keywords)}, {kernel.op} has {sorted(named)}: "
+            f"{op._schema}"
+        )
     pairs = [*zip(positional, expected, strict=True), *((keywords[name], named[name]) for name in named)]
     for parameter, argument in pairs:
         if not _same_default(parameter, argument):

@@ -108,7 +108,7 @@ class RoutingMode(TorchDispatchMode):
         self._outer: RoutingMode | None = None
         self._outer_beneath = -1
 
-    def __enter__(self) -> RoutingMode:
+    def __enter__(self) -> RoutingMode:  # noqa: PYI034 -- typing.Self needs Python 3.11
         modes = _thread.modes
         depth = dispatch_stack_length()
         self._outer = modes[-1] if modes else None
@@ -163,7 +163,7 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
         """As a decorator, each call is a session of its own."""
         return Session(self.settings)
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Session:  # noqa: PYI034 -- as above
         if self._stack is not None:
             raise FlrouteError(
                 "this session is already open; nest another one: flroute.enable(...) inside it"

@@ -121,6 +121,7 @@ def tensor_at(
     """A tensor on ``device`` over memory that ``owner`` keeps alive.
 
     Args:
+        device: where the tensor is to be.
         address: of the first element; the host need not be able to read it.
         shape: sizes in elements.
         strides: in elements, not negative; ``None`` for row-major.

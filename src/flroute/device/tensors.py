@@ -29,8 +29,10 @@ def empty_strided(
     """An uninitialised tensor.
 
     Args:
+        device: where it is to be.
         shape: sizes in elements.
         strides: in elements; ``None`` for row-major.
+        dtype: any but quantized ones.
 
     Raises:
         torch.OutOfMemoryError: the vendor's memory is full.

@@ -74,7 +74,7 @@ def _copy_handler(router: Router, facts: OpFacts) -> Plan:
     tallies: dict[tuple[Any, ...], Tally] = {}
     resizes = facts.op is aten._copy_from_and_resize.default
 
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ARG001 -- non_blocking means nothing here
         source, target = args[0], args[1]
         if resizes:
             transfers.copy_and_resize(source, target)
@@ -110,6 +110,8 @@ def _copy_inplace_handler(router: Router, facts: OpFacts) -> Plan:
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         target, source = args[0], args[1]
         if source.device == target.device:
+            if target.device.type == DEVICE_TYPE:
+                transfers.refuse_partial_overlap(target, source)
             if target.device.type == DEVICE_TYPE and transfers.is_plain_copy(source, target):
                 router(aten._copy_from.default, (source, target), {})
                 return target

@@ -93,8 +93,7 @@ def host_results(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expe
 
 def _to_meta(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        meta = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=_META)
-        return meta
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=_META)
     if isinstance(value, torch.device):
         return _META
     if isinstance(value, list | tuple):

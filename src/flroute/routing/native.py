@@ -24,7 +24,7 @@ from flroute.routing.arrays import lower_argument, lower_for
 from flroute.routing.expected import Expected, expected_results, host_results
 from flroute.routing.fallback import InKernel, calls_kernels
 from flroute.routing.schema import OpFacts, bind, tensors_in, written_tensors
-from flroute.routing.transfers import resize
+from flroute.routing.transfers import refuse_partial_overlap, resize
 
 Invoke = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 StoreTensor = Callable[[torch.Tensor, torch.Tensor], None]
@@ -69,6 +69,9 @@ class Invocation:
         self._trusted = False  # the last results were not checked: enough were
         returns = (facts.functional or facts.op)._schema.returns
         self._returns_list = len(returns) == 1 and "List" in str(returns[0].type)
+        self._is_pointwise = (
+            facts.name == "aten::copy_" or torch.Tag.pointwise in (facts.functional or facts.op).tags
+        )
         self._may_omit = any(a.name == "output_mask" for a in facts.arguments)
         self._writes_itself = bool(facts.written) and kernel.op == facts.name
 
@@ -172,10 +175,9 @@ class Invocation:
             )
         if expected is None:
             expected = [None] * count
-        if any(map(self._differs, results, expected)):
+        if any(map(self._differs, results, expected)) and all(want is not None for want in expected):
             # Some of PyTorch's shape rules for data-free tensors are not what its host kernels do: these have the last word.
-            if all(want is not None for want in expected):
-                expected = host_results(op, args, kwargs)
+            expected = host_results(op, args, kwargs)
         for position, (result, want) in enumerate(zip(results, expected, strict=True)):
             if self._differs(result, want):
                 self._refuse(result, want, position)
@@ -221,13 +223,9 @@ class Invocation:
                     "unsupported operation: more than one element of the written-to tensor refers to a "
                     "single memory location. Please clone() the tensor before performing the operation."
                 )
-            if name != "aten::copy_" and any(
-                _overlap_in_part(target, source) for source in tensors_in(args, kwargs)
-            ):
-                raise RuntimeError(
-                    "unsupported operation: some elements of the input tensor and the written-to tensor "
-                    "refer to a single memory location. Please clone() the tensor before performing the operation."
-                )
+            if self._is_pointwise:
+                for source in tensors_in(args, kwargs):
+                    refuse_partial_overlap(target, source)
 
     def _check_fits(self, result: Any, target: torch.Tensor) -> None:
         if tuple(result.shape) != tuple(target.shape):
@@ -264,15 +262,6 @@ class Invocation:
         note = f"raised by kernel {self.name} for {self.facts.name} on {self.device.name} with ({shapes})"
         if hasattr(error, "add_note"):
             error.add_note(note)
-
-
-def _overlap_in_part(target: torch.Tensor, source: torch.Tensor) -> bool:
-    """Two dense tensors that share some memory and are not the same."""
-    if target is source or not (target.is_contiguous() and source.is_contiguous()):
-        return False
-    start, end = target.data_ptr(), target.data_ptr() + target.numel() * target.dtype.itemsize
-    low, high = source.data_ptr(), source.data_ptr() + source.numel() * source.dtype.itemsize
-    return low < end and start < high and (start, end, target.stride()) != (low, high, source.stride())
 
 
 def _looks(value: Any) -> str:
