@@ -15,7 +15,9 @@ def autoload() -> None:
     if "flroute" in sys.modules:
         return  # flroute is importing PyTorch, and will register by itself
     try:
-        import flroute  # noqa: F401
+        from flroute import activation
+
+        failure = activation.failure
     except BaseException as error:  # noqa: BLE001 -- see the module's docstring
         sys.modules.pop("flroute", None)
         failure = error

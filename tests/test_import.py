@@ -123,7 +123,6 @@ def test_a_wrong_setting_does_not_break_import_torch() -> None:
 BROKEN = {
     "numpy": 'raise ModuleNotFoundError("this numpy is broken")',  # PyTorch itself needs no numpy
     "pluggy": 'raise RuntimeError("this pluggy is broken")',
-    "structlog": "import nothing_of_that_name",
     "packaging": "raise SystemExit(3)",
 }
 

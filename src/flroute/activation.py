@@ -56,6 +56,13 @@ def _route(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 skip_in_dynamo(_route)
 
 
+def _another_accelerator() -> bool:
+    try:
+        return torch.accelerator.is_available()
+    except RuntimeError:  # one is registered and cannot say: it is there all the same
+        return True
+
+
 def activate_if_alone() -> bool:
     """Register ``fl`` unless PyTorch has another accelerator: registering makes ``fl`` the current one, ahead of cuda.
 
@@ -65,7 +72,7 @@ def activate_if_alone() -> bool:
     try:
         wanted = load_settings().autoload
         if wanted is None:
-            wanted = not torch.accelerator.is_available()
+            wanted = not _another_accelerator()
         if wanted:
             activate()
     except (SettingsError, CompatibilityError) as error:

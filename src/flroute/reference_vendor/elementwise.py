@@ -19,7 +19,7 @@ from flroute.reference_vendor.support import (
     rounded,
     wide,
 )
-from flroute.vendor import kernel
+from flroute.vendor import Unsupported, kernel
 
 
 def _scaled(x: Array, y: Any, alpha: float, combine: np.ufunc) -> Result:
@@ -83,12 +83,16 @@ def rsub_scalar(x: Array, y: float, alpha: float = 1) -> Result:
 
 @kernel("aten::add.Tensor", dtypes=INTEGERS)
 def add_integers(x: Array, y: Any, *, alpha: int = 1) -> Result:
+    if not isinstance(x, np.ndarray):
+        raise Unsupported("a number as the first operand")
     check_scalars(x.dtype, y, alpha)
     return np.add(x, y) if alpha == 1 else np.add(x, np.multiply(y, alpha, dtype=x.dtype))
 
 
 @kernel("aten::sub.Tensor", dtypes=INTEGERS)
 def sub_integers(x: Array, y: Any, *, alpha: int = 1) -> Result:
+    if not isinstance(x, np.ndarray):
+        raise Unsupported("a number as the first operand")
     check_scalars(x.dtype, y, alpha)
     return np.subtract(x, y) if alpha == 1 else np.subtract(x, np.multiply(y, alpha, dtype=x.dtype))
 

@@ -78,6 +78,8 @@ def _copy_handler(router: Router, facts: OpFacts) -> Plan:
         source, target = args[0], args[1]
         if resizes:
             transfers.copy_and_resize(source, target)
+        if source.device == target.device:
+            transfers.refuse_partial_overlap(target, source)
         if source.device == target.device and not transfers.is_plain_copy(source, target):
             router.handler(aten.copy_.default)((target, source), {})
             return target

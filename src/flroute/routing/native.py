@@ -138,10 +138,14 @@ class Invocation:
         if self.facts.writes_self:
             self._check_written(written, args[1:], kwargs)
             expected_results(self.facts.op, args, kwargs)
-        self._call(args, kwargs)
+        answer = self._call(args, kwargs)
         returns = self.facts.op._schema.returns
         if not returns:
             return None
+        if returns[0].alias_info is None:  # writes running statistics, say, and returns new tensors
+            results = list(answer) if isinstance(answer, tuple | list) else [answer]
+            made = [adopt_array(self.device, result) for result in results]
+            return made[0] if len(made) == 1 else tuple(made)
         return written[0] if len(returns) == 1 else tuple(written)
 
     # -- parts

@@ -39,6 +39,7 @@ _REACHED_WITHOUT_PYTHON = (
     "aten::set_.source_Tensor",
     "aten::set_",
     "aten::resize_",
+    "aten::_to_copy",  # PyTorch's own asks for pinned host memory when told not to block
     "aten::mode.values",  # its composite names the devices it accepts
 )
 """``torch.tensor(..., device="fl")`` and some indexing reach the device with the Python key excluded while a dispatch mode

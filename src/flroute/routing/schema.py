@@ -188,7 +188,17 @@ def bind(facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[
     return {**{a.name: value for a, value in zip(facts.arguments, args, strict=False)}, **kwargs}
 
 
+_WRITES_UNDECLARED: dict[str, tuple[str, ...]] = {
+    "aten::native_batch_norm": ("running_mean", "running_var"),
+    "aten::batch_norm": ("running_mean", "running_var"),
+    "aten::cudnn_batch_norm": ("running_mean", "running_var"),
+    "aten::instance_norm": ("running_mean", "running_var"),
+}
+"""Arguments an op writes to although its schema does not say so."""
+
+
 def written_tensors(facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """The tensors among the arguments that the op writes to."""
     bound = bind(facts, args, kwargs)
-    return tensors_in(tuple(bound[a.name] for a in facts.written if a.name in bound), {})
+    names = (*(a.name for a in facts.written), *_WRITES_UNDECLARED.get(facts.op._schema.name, ()))
+    return tensors_in(tuple(bound[name] for name in names if name in bound), {})

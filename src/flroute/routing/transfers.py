@@ -91,6 +91,8 @@ def resize(
     Raises:
         DeviceError: it has to grow, and other tensors share its storage: they would be left behind.
     """
+    if tuple(size) == tuple(tensor.shape) and memory_format is None:
+        return tensor
     strides: Any = row_major(size)
     if memory_format is not None and memory_format not in (torch.contiguous_format, torch.preserve_format):
         strides = torch.empty(size, device="meta", memory_format=memory_format).stride()
