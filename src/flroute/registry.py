@@ -118,9 +118,7 @@ class Registry:
         call = self.manager.subset_hook_caller(hook, remove_plugins=others)
         try:
             return [item for answer in call(**arguments) for item in answer]
-        except (
-            Exception
-        ) as error:  # a vendor's code may raise anything; it must not take flroute down with it
+        except Exception as error:  # noqa: BLE001 -- a vendor's code may raise anything
             self._problem(name, hook, plugin, f"the hook raised {type(error).__name__}: {error}")
             return []
 
