@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flroute.device import rng
+from flroute.device.dtypes import NUMPY_DTYPES
 from flroute.device.table import DEVICE_TYPE, Device
 from flroute.errors import FallbackError, Unsupported, VendorError
 from flroute.kernels import Kernel
@@ -250,7 +251,8 @@ def candidates_in_order(
     steps = _ordered_by_plugins(steps, registry, facts, device)
     steps = _ordered_by_settings(steps, settings, facts, device)
     return [
-        step if isinstance(step, Rejection) else _ruled_out(*step, settings, dtypes) or step for step in steps
+        step if isinstance(step, Rejection) else _ruled_out(*step, settings, device, dtypes) or step
+        for step in steps
     ]
 
 
@@ -305,7 +307,7 @@ def _ordered_by_settings(steps: list[Step], settings: Settings, facts: OpFacts, 
 
 
 def _ruled_out(
-    kernel: Kernel, name: str, settings: Settings, dtypes: frozenset[torch.dtype]
+    kernel: Kernel, name: str, settings: Settings, device: Device, dtypes: frozenset[torch.dtype]
 ) -> Rejection | None:
     """Why a kernel is not for these dtypes and this precision."""
     if kernel.precision.rank < settings.precision.rank:
@@ -316,6 +318,11 @@ def _ruled_out(
         return Rejection(name, Reason.DTYPE, "mixed dtypes: " + ", ".join(sorted(map(str, dtypes))))
     if kernel.dtypes and not dtypes <= set(kernel.dtypes):
         return Rejection(name, Reason.DTYPE, f"{next(iter(dtypes))} is not among the kernel's dtypes")
+    foreign = dtypes - NUMPY_DTYPES.keys() if device.memory.host_visible and not kernel.dtypes else ()
+    if foreign:  # it would come as integers of its width, which only a kernel that names the dtype expects
+        return Rejection(
+            name, Reason.DTYPE, f"numpy has no {next(iter(foreign))}, and the kernel does not name it"
+        )
     return None
 
 
