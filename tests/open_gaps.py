@@ -1,0 +1,54 @@
+"""What is known not to work yet, declared test by test.
+
+A declared test still runs and must fail: once it passes, the run fails until its row is removed. A key is a test's id from
+``tests/`` on, as ``fnmatch`` reads it with ``[`` and ``]`` taken literally.
+"""
+
+from __future__ import annotations
+
+GAPS: dict[str, str] = {
+    # aliasing and overlap
+    "test_aliasing.py::test_a_write_into_the_gaps_survives_a_fallback": "a copying fallback writes back a span, gaps included",
+    "test_aliasing.py::test_partial_overlap_is_treated_as_on_the_host[cat out-*-reference]": "cat has an overlap rule of its own",
+    "test_aliasing.py::test_set[*]": "set_ to a host storage has PyTorch's error, not flroute's with the remedy",
+    "test_views.py::test_geometry_keeps_lazy_bits": "a copy into an expanded lazy view is refused where the host computes",
+    # policy
+    "test_fallback.py::test_a_device_tensor_can_be_printed_whatever_the_policy": "printing runs ops that fall back",
+    # modes and transforms
+    "test_modes.py::test_function_transforms[opaque-outside]": "a batched tensor reaches the host fallback under vmap",
+    "test_modes.py::test_host_tensors_of_other_layouts_are_left_alone": "sparse host tensors inside a session",
+    "test_backward.py::test_a_users_mode_sees_host_backward_without_the_patched_guard": "modes are off in backward there",
+    "test_session.py::test_sessions_closed_out_of_order_leave_nothing_behind": "the current device is not restored",
+    # random numbers
+    "test_random.py::test_a_state_of_its_own[alpha_dropout-*]": "a composite draws outside the device's own state",
+    # processes
+    "test_short_processes.py::test_tensors_alive_at_exit": "a thread that holds tensors while the interpreter ends",
+    "test_short_processes.py::test_every_way_to_end": "a thread that holds tensors while the interpreter ends",
+}
+
+ON_REFERENCE: dict[str, str] = {
+    "conformance/test_opinfo.py::test_op[addcmul-float16]": "within the host's own error of float64, not of the host's result",
+    "conformance/test_opinfo.py::test_op[conj_physical-complex64]": "conj_physical_ calls its native function directly",
+    "conformance/test_opinfo.py::test_op[istft-complex64]": "a gradient where the host gives none",
+    "conformance/test_opinfo.py::test_op[ldexp-float16]": "within the host's own error of float64, not of the host's result",
+    "conformance/test_opinfo.py::test_op[native_layer_norm-float32]": "closer to float64 than the host",
+    "conformance/test_opinfo.py::test_op[nn.functional.linear_cross_entropy.chunked_none-bfloat16]": "another path on a device",
+    "conformance/test_opinfo.py::test_op[nn.functional.poisson_nll_loss-bfloat16]": "another rounding order",
+    "conformance/test_opinfo.py::test_op[svd-complex64]": "conj_physical_ calls its native function directly",
+    "conformance/test_opinfo.py::test_op[ormqr-*]": "strides of a gradient in a session",
+    "conformance/test_opinfo.py::test_op[prod-*]": "strides of an empty gradient in a session",
+    "conformance/test_opinfo.py::test_op[nn.functional.rms_norm-float32]": "strides of an empty result",
+    "conformance/test_opinfo.py::test_op[nn.functional.scaled_dot_product_attention-*]": "the math path's strides, not flash's",
+    "conformance/test_optimizerinfo.py::test_optimizer[LBFGS-default-float32]": "chaotic: one eps moves the host as far",
+}
+
+ON_OPAQUE: dict[str, str] = {
+    key: ON_REFERENCE[key]
+    for key in (
+        "conformance/test_opinfo.py::test_op[ormqr-*]",
+        "conformance/test_opinfo.py::test_op[prod-*]",
+        "conformance/test_opinfo.py::test_op[nn.functional.rms_norm-float32]",
+        "conformance/test_opinfo.py::test_op[nn.functional.scaled_dot_product_attention-*]",
+        "conformance/test_optimizerinfo.py::test_optimizer[LBFGS-default-float32]",
+    )
+}
