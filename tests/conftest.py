@@ -6,6 +6,7 @@ import fnmatch
 
 import pytest
 
+import flroute
 import open_gaps
 
 
