@@ -20,7 +20,7 @@ demo: $(READY)  ## train a small CNN on the host and on the device, and account 
 
 test: $(READY)  ## what CI runs: PyTorch's databases in full for float32, a third of the samples for other dtypes
 	$(PYTEST) tests/conformance --conformance-device=opaque
-	$(PYTEST)
+	$(PYTEST) -m "not slow"
 
 test-all: $(READY)  ## everything: every sample of every dtype
 	$(PYTEST) tests/conformance --conformance-device=opaque

@@ -21,9 +21,6 @@ GAPS: dict[str, str] = {
     "test_session.py::test_sessions_closed_out_of_order_leave_nothing_behind": "the current device is not restored",
     # random numbers
     "test_random.py::test_a_state_of_its_own[alpha_dropout-*]": "a composite draws outside the device's own state",
-    # processes
-    "test_short_processes.py::test_tensors_alive_at_exit": "a thread that holds tensors while the interpreter ends",
-    "test_short_processes.py::test_every_way_to_end": "a thread that holds tensors while the interpreter ends",
 }
 
 ON_REFERENCE: dict[str, str] = {

@@ -28,7 +28,7 @@ vendors = pytest.fixture(throw_away_vendors)
 
 def inside(where: str, device: torch.device) -> AbstractContextManager[Any]:
     """``copying`` is the session in which the host gets copies of host-visible memory, too."""
-    if where == "outside":
+    if where == "outside" or device.type == "cpu":  # what the device is compared with runs without a session
         return nullcontext()
     return flroute.enable(device, fallback="allow", fast_fallback=where != "copying", default_device=False)
 
@@ -64,7 +64,7 @@ def test_partial_overlap_is_treated_as_on_the_host(name: str, where: str, device
     seen = []
     for target in (HOST, device):
         x = torch.arange(8.0).to(target)
-        with inside(where, device):
+        with inside(where, target):
             try:
                 result = OVERLAPS[name](x)
             except Exception as error:  # compared with the host's
@@ -105,7 +105,7 @@ def test_sharing_that_is_allowed(name: str, where: str, device: torch.device) ->
     seen = []
     for target in (HOST, device):
         x = torch.arange(8.0).to(target)
-        with inside(where, device):
+        with inside(where, target):
             result = SHARED[name](x)
             seen.append((x.tolist(), result.tolist(), x._version))
     torch.testing.assert_close(seen[1][:2], seen[0][:2])
@@ -266,7 +266,7 @@ def test_gradients_that_are_zero(function: Callable[..., Any], where: str, devic
     grads = []
     for target in (HOST, device):
         x = torch.tensor([[1.0, -2.0, 0.5], [0.0, 3.0, -1.0]]).to(target).requires_grad_()
-        with inside(where, device):
+        with inside(where, target):
             function(x).sum().backward()
         grads.append(x.grad.cpu())
     torch.testing.assert_close(*grads)
