@@ -365,6 +365,7 @@ def test_errors_without_the_patched_guard() -> None:
     assert json.loads(done.stdout.splitlines()[-1]).count("ok") == 8
 
 
+@pytest.mark.slow
 def test_a_session_sees_backward_without_the_patched_guard() -> None:
     code = """
 from flroute.device import guard

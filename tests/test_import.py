@@ -45,11 +45,11 @@ def known():
     [
         pytest.param("import torch", marks=slow),
         "import flroute; import torch",
-        "import torch; import flroute",
+        pytest.param("import torch; import flroute", marks=slow),
         pytest.param("import flroute.vendor; import torch", marks=slow),
         pytest.param("import torch; import flroute.reference_vendor", marks=slow),
         pytest.param("import flroute_autoload; import torch", marks=slow),
-        "import flroute_autoload; flroute_autoload.autoload(); import torch",
+        pytest.param("import flroute_autoload; flroute_autoload.autoload(); import torch", marks=slow),
         pytest.param("from flroute import enable; import torch", marks=slow),
         pytest.param("import numpy; import flroute.errors; import torch", marks=slow),
     ],
@@ -72,7 +72,7 @@ def test_any_order(imports: str) -> None:
     [
         ({}, "fl", "fl"),
         ({"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, "unknown", "fl"),
-        ({"FLROUTE_AUTOLOAD": "0"}, "unknown", "unknown"),
+        pytest.param({"FLROUTE_AUTOLOAD": "0"}, "unknown", "unknown", marks=slow),
         pytest.param({"FLROUTE_AUTOLOAD": "1"}, "fl", "fl", marks=slow),
         pytest.param(
             {"FLROUTE_AUTOLOAD": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, "unknown", "fl", marks=slow
@@ -167,28 +167,32 @@ def test_a_broken_vendor_does_not_break_anything(order: str, tmp_path: Path) -> 
     assert python(code, path=tmp_path).splitlines() == ["2.0", "['broken'] True", "True True"]
 
 
-def test_another_owner_of_the_slot() -> None:
-    """The import of neither package fails; ``enable`` says who holds the slot, and what to do."""
-    for registered in (True, False):  # a backend may rename the slot before it registers its module
-        code = f"""
-        import types, torch
-        torch.utils.rename_privateuse1_backend("npu")
-        if {registered}:
-            module = types.ModuleType("torch.npu")
-            module.is_available = lambda: True
-            module.device_count = lambda: 1
-            module.current_device = lambda: 0
-            torch._register_device_module("npu", module)
-        import flroute
-        try:
-            flroute.enable("reference")
-        except flroute.CompatibilityError as error:
-            print("'npu'" in str(error), "TORCH_DEVICE_BACKEND_AUTOLOAD=0" in str(error))
-        print(torch.ones(2).sum().item())
-        """
-        assert python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0").splitlines() == ["True True", "2.0"]
+@pytest.mark.parametrize("registered", [pytest.param(True, marks=slow), False])
+def test_another_owner_of_the_slot(registered: bool) -> None:
+    """The import of neither package fails; ``enable`` says who holds the slot, and what to do.
+
+    A backend may rename the slot before it registers its module.
+    """
+    code = f"""
+    import types, torch
+    torch.utils.rename_privateuse1_backend("npu")
+    if {registered}:
+        module = types.ModuleType("torch.npu")
+        module.is_available = lambda: True
+        module.device_count = lambda: 1
+        module.current_device = lambda: 0
+        torch._register_device_module("npu", module)
+    import flroute
+    try:
+        flroute.enable("reference")
+    except flroute.CompatibilityError as error:
+        print("'npu'" in str(error), "TORCH_DEVICE_BACKEND_AUTOLOAD=0" in str(error))
+    print(torch.ones(2).sum().item())
+    """
+    assert python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0").splitlines() == ["True True", "2.0"]
 
 
+@slow
 def test_another_owner_of_the_slot_that_is_not_available() -> None:
     code = """
     import types, torch
@@ -222,9 +226,8 @@ def test_import_starts_nothing() -> None:
     x.sum().backward()
     print(registry._registry, "torch._dynamo.eval_frame" in sys.modules)
     """
-    for environment in ({"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, {}):
-        lines = python(code, **environment).splitlines()
-        assert lines == ["1", "[]", "None None", "True cpu 0", "None False"]
+    lines = python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0").splitlines()
+    assert lines == ["1", "[]", "None None", "True cpu 0", "None False"]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -68,6 +69,7 @@ LARGE = 100_000  # a weight of 40 GB: real memory for it would be noticed
 @pytest.mark.parametrize("order", ["fake inside", "fake outside"])
 @pytest.mark.parametrize("device", DEVICES)
 def test_fake_tensors_cost_nothing(device: torch.device, order: str) -> None:
+    gc.collect()  # what other tests left in cycles must not go in the middle
     before = torch.fl.memory_allocated(device)
     torch.fl.reset_peak_memory_stats(device)
     with ExitStack() as stack:
@@ -500,6 +502,16 @@ def test_the_inner_policy_wins_and_the_outer_comes_back() -> None:
         "the outer log takes in the inner one's calls"
     )
     assert [d.calls for d in decisions_of(outer, "aten::relu")] == [1]
+
+
+def test_the_inner_policy_wins_beneath_a_users_mode() -> None:
+    """Where the inner session passes calls on to a user's mode, the kernels that PyTorch calls in the end ask for its policy."""
+    x = torch.ones(3, device=REFERENCE)
+    with session(fallback="error"), Log(), session(fallback="allow") as inner:
+        torch.hypot(x, x)
+    assert [d.calls for d in decisions_of(inner, "aten::hypot")] == [1]
+    with session(fallback="allow"), Log(), session(fallback="error"), pytest.raises(flroute.FallbackError):
+        torch.hypot(x, x)
 
 
 def test_the_inner_device_wins_and_the_outer_comes_back() -> None:

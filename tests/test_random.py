@@ -37,7 +37,7 @@ DRAWS: dict[str, Draw] = {
     "multinomial": lambda d: torch.multinomial(torch.ones(6, device=d), 4),
     "dropout": lambda d: functional.dropout(torch.ones(30, device=d), 0.4),
     "dropout2d": lambda d: functional.dropout2d(torch.ones(2, 8, 2, 2, device=d), 0.4),
-    "alpha_dropout": lambda d: functional.alpha_dropout(torch.ones(30, device=d), 0.4),
+    "alpha_dropout": lambda d: functional.alpha_dropout(torch.ones(30, device=d), 0.4, training=True),
     "rrelu": lambda d: functional.rrelu(-torch.ones(8, device=d), training=True),
     "kaiming_uniform_": lambda d: torch.nn.init.kaiming_uniform_(torch.empty(3, 4, device=d)),
     "gumbel_softmax": lambda d: functional.gumbel_softmax(torch.ones(3, 4, device=d)),

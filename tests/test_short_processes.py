@@ -190,10 +190,8 @@ def endings(names: Sequence[str], devices: Sequence[str]) -> None:
 
 
 def test_tensors_alive_at_exit() -> None:
-    endings(
-        ["tensors in a module that dies last", "an open session"],
-        ["fl:0", "fl:2"],
-    )
+    endings(["tensors in a module that dies last"], ["fl:0"])
+    endings(["an open session"], ["fl:2"])
 
 
 @pytest.mark.slow
