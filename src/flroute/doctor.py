@@ -95,15 +95,15 @@ def _looked_at(about: str, part: Callable[[], Iterator[Check]]) -> Iterator[Chec
 def _versions() -> Iterator[Check]:
     import torch
 
-    from flroute.torch_compat import TESTED, TORCH_VERSION
+    from flroute.torch_compat import SUPPORTED, TORCH_VERSION
 
     yield Check("flroute", State.OK, version("flroute"))
     yield Check("python", State.OK, f"{platform.python_version()} ({sys.executable})")
-    tested = f"{TORCH_VERSION.major}.{TORCH_VERSION.minor}" in TESTED
+    supported = f"{TORCH_VERSION.major}.{TORCH_VERSION.minor}" in SUPPORTED
     found = (
-        torch.__version__ if tested else f"{torch.__version__}; flroute is tested with {', '.join(TESTED)}"
+        torch.__version__ if supported else f"{torch.__version__}; flroute supports {', '.join(SUPPORTED)}"
     )
-    yield Check("torch", State.OK if tested else State.NOTE, found)
+    yield Check("torch", State.OK if supported else State.NOTE, found)
     yield Check("numpy", State.OK, version("numpy"))
 
 

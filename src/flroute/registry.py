@@ -22,7 +22,7 @@ from flroute.device.memory import DeviceFacts, Memory
 from flroute.errors import UnknownVendorError, VendorError
 from flroute.kernels import Kernel
 from flroute.settings import load_settings
-from flroute.torch_compat import find_op, overloads_of
+from flroute.torch_compat import find_op, overloads_of, schema_of
 
 _VENDOR_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -220,27 +220,28 @@ def broken_kernel_rule(kernel: Any, same_op: Sequence[Kernel] = ()) -> str | Non
 
 def _signature_rule(kernel: Kernel, op: Any) -> str | None:
     """Whether the function can be called as the schema says, with the schema's own defaults."""
+    schema = schema_of(op)
     parameters = inspect.signature(kernel.function).parameters
     kinds = {parameter.kind for parameter in parameters.values()}
     if inspect.Parameter.VAR_POSITIONAL in kinds or inspect.Parameter.VAR_KEYWORD in kinds:
-        return f"kernel {kernel.name}: *args and **kwargs hide what it serves; name the arguments of {op._schema}"
+        return f"kernel {kernel.name}: *args and **kwargs hide what it serves; name the arguments of {schema}"
     positional = [p for p in parameters.values() if p.kind != inspect.Parameter.KEYWORD_ONLY]
     keywords = {p.name: p for p in parameters.values() if p.kind == inspect.Parameter.KEYWORD_ONLY}
-    expected = [argument for argument in op._schema.arguments if not argument.kwarg_only]
+    expected = [argument for argument in schema.arguments if not argument.kwarg_only]
     if len(positional) != len(expected):
-        return f"kernel {kernel.name} takes {len(positional)} positional arguments, {kernel.op} has {len(expected)}: {op._schema}"
-    named = {argument.name: argument for argument in op._schema.arguments if argument.kwarg_only}
+        return f"kernel {kernel.name} takes {len(positional)} positional arguments, {kernel.op} has {len(expected)}: {schema}"
+    named = {argument.name: argument for argument in schema.arguments if argument.kwarg_only}
     if set(keywords) != set(named):
         return (
             f"kernel {kernel.name} has the keyword-only arguments {sorted(keywords)}, {kernel.op} has {sorted(named)}: "
-            f"{op._schema}"
+            f"{schema}"
         )
     pairs = [*zip(positional, expected, strict=True), *((keywords[name], named[name]) for name in named)]
     for parameter, argument in pairs:
         if not _same_default(parameter, argument):
             return (
                 f"kernel {kernel.name}: argument {parameter.name!r} must have the default of the schema, "
-                f"{argument.default_value if argument.has_default_value() else 'none'}: {op._schema}"
+                f"{argument.default_value if argument.has_default_value() else 'none'}: {schema}"
             )
     return None
 

@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from flroute import activation, registry
 from flroute.device import guard, table
@@ -21,6 +20,7 @@ from flroute.routing.accounting import DecisionLog
 from flroute.routing.router import Router
 from flroute.settings import Settings, load_settings
 from flroute.torch_compat import (
+    TorchDispatchMode,
     dispatch_stack_length,
     increment_versions,
     is_overload,

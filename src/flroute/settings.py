@@ -41,7 +41,7 @@ class Settings:
         default_device: whether new tensors land on the session's device.
         fast_fallback: whether the host may work on host-visible memory in place of a copy.
         order: for each op, the order in which candidates are tried.
-        trace: file that receives every call.
+        trace: file for each decision when first taken, and for the totals.
         timing: whether decisions carry the time spent.
         debug: whether every result of every kernel is checked.
         default_vendor: the vendor whose devices come first.
@@ -176,7 +176,7 @@ SETTINGS: dict[str, Setting] = {
         Setting("default_device", "new tensors land on the session's device", _flag, _flag_from_text),
         Setting("fast_fallback", "the host works on host-visible memory without a copy", _flag, _flag_from_text),
         Setting("order", "candidates of an op, in the order to try them", _order, _order_from_text),
-        Setting("trace", "JSONL file that receives every call", _path),
+        Setting("trace", "JSONL file for each decision when first taken, and for the totals", _path),
         Setting("timing", "measure the time of every call", _flag, _flag_from_text),
         Setting("debug", "check every result of every kernel", _flag, _flag_from_text),
         Setting("default_vendor", "vendor whose devices come first", _word),

@@ -17,33 +17,37 @@ from typing import Any
 import torch
 import torch.utils.backend_registration as _registration
 from packaging.version import Version
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode  # noqa: PLC0414 -- re-exported
 
 from flroute.errors import CompatibilityError
 
-TESTED = ("2.11", "2.13", "2.14", "2.15")
+SUPPORTED = ("2.11", "2.13", "2.14", "2.15")
 OLDEST = Version("2.11")
 
 TORCH_VERSION = Version(torch.__version__)
 
 PRIVATE_NAMES: dict[str, str] = {
-    "torch._C._to_dlpack": "a tensor's DLPack capsule",
     "torch._C._from_dlpack": "a tensor from a DLPack capsule",
     "torch._C._construct_storage_from_data_pointer": "a host storage over an address",
     "torch._C._dispatch_has_kernel_for_dispatch_key": "which ops PyTorch implements for a key",
     "torch._C._dispatch_get_all_op_names": "every op PyTorch has",
     "torch._C._len_torch_dispatch_stack": "whether other dispatch modes are active",
     "torch._C._get_privateuse1_backend_name": "who owns PrivateUse1",
-    "torch._C._current_graph_task_id": "whether autograd runs in this thread",
+    "torch._C._dispatch_tls_local_include_set": "composites inside a dispatch mode",
+    "torch._C._storage_Use_Count": "whether a storage is shared",
+    "torch._C.DisableTorchFunction": "a tensor's own memory, whatever its subclass says",
     "torch._C._swap_tensor_impl": "moving a Parameter without replacing it",
     "torch._C._ExcludeDispatchKeyGuard": "host work without the caller's autocast",
     "torch._C._ForceDispatchKeyGuard": "composites inside a dispatch mode",
     "torch._C._dispatch_tls_local_exclude_set": "composites inside a dispatch mode",
-    "torch._conj": "the lazy conjugate bit",
     "torch._neg_view": "the lazy negative bit",
     "torch.utils.backend_registration._setup_privateuseone_for_python_backend": "a device from Python",
     "torch._C._acc.PrivateUse1Hooks": "a device from Python",
     "torch._C._acc.DeviceGuard": "a device from Python",
     "torch.autograd.graph._engine_run_backward": "the entry to the autograd engine",
+    "torch.autograd._engine_run_backward": "the same name where torch.autograd keeps it",
+    "torch.nn.Module._apply": "every conversion of a module",
+    "torch._ops.OpOverload.redispatch": "metadata ops on the host's own implementation",
     "torch.random._seed_custom_device": "torch.manual_seed reaching the device",
     "torch._C._dynamo.eval_frame.set_code_exec_strategy": "keeping Dynamo out of the router",
 }
@@ -57,7 +61,7 @@ def _resolve(dotted: str) -> Any:
         except AttributeError:
             raise CompatibilityError(
                 f"PyTorch {torch.__version__} has no {dotted} ({PRIVATE_NAMES[dotted]}), which flroute relies on. "
-                f"flroute is tested with PyTorch {', '.join(TESTED)}; install one of these."
+                f"flroute supports PyTorch {', '.join(SUPPORTED)}; install one of these."
             ) from None
     return found
 
@@ -82,15 +86,11 @@ DispatchKey = torch._C.DispatchKey
 DispatchKeySet = torch._C.DispatchKeySet
 HOST_KEYS = DispatchKeySet(DispatchKey.CPU)
 
-to_dlpack = torch._C._to_dlpack
 from_dlpack = torch._C._from_dlpack
-conj_view = torch._conj
 neg_view = torch._neg_view
 dispatch_stack_length = torch._C._len_torch_dispatch_stack
 swap_tensor_impl = torch._C._swap_tensor_impl
 all_op_names = torch._C._dispatch_get_all_op_names
-
-OpOverload = torch._ops.OpOverload
 
 
 def has_kernel(op_name: str, key: str) -> bool:
@@ -147,11 +147,6 @@ _COMPOSITE_KEYS = (
 def boxed_redispatch(op: Any) -> Callable[..., Any]:
     """``op.redispatch`` without its Python wrapper: takes a key set, then the op's arguments."""
     return op._handle.redispatch_boxed  # type: ignore[no-any-return]
-
-
-def in_backward() -> bool:
-    """Whether this thread is inside the autograd engine."""
-    return bool(torch._C._current_graph_task_id() != -1)
 
 
 _AUTOCAST_HOST = DispatchKeySet(DispatchKey.AutocastCPU)
@@ -256,12 +251,22 @@ class DeviceGuardPatch:
 
 
 def guard_can_be_patched() -> bool:
-    """Whether the vtable layout above is the one of this PyTorch: tested releases, Itanium C++ ABI."""
+    """Whether the vtable layout above is the one of this PyTorch: supported releases, Itanium C++ ABI."""
     minor = f"{TORCH_VERSION.major}.{TORCH_VERSION.minor}"
-    return os.name == "posix" and minor in TESTED and _LIBC10.exists()
+    return os.name == "posix" and minor in SUPPORTED and _LIBC10.exists()
 
 
 # Small conveniences over private names -----------------------------------------------------------------------------
+
+
+def schema_of(op: Any) -> Any:
+    """The schema of an overload: its name, arguments and returns."""
+    return op._schema
+
+
+def storage_key(storage: torch.UntypedStorage) -> int:
+    """What two Python objects for one storage have in common: its address in C++."""
+    return int(storage._cdata)
 
 
 def is_overload(func: Any) -> bool:

@@ -105,7 +105,8 @@ def tensor_from_array(device: Device, array: np.ndarray[Any, Any]) -> torch.Tens
     stats = device.stats
     _counted[id(reference)] = (reference, stats, nbytes)
     allocated = stats.allocated = stats.allocated + nbytes
-    stats.peak = max(stats.peak, allocated)
+    if allocated > stats.peak:  # noqa: PLR1730 -- no call on the hot path
+        stats.peak = allocated
     return from_dlpack(capsule)
 
 
@@ -142,18 +143,17 @@ def tensor_at(
     array.accounted = nbytes
     array.owner = owner
     allocated = stats.allocated = stats.allocated + nbytes
-    stats.peak = max(stats.peak, allocated)
+    if allocated > stats.peak:  # noqa: PLR1730 -- no call on the hot path
+        stats.peak = allocated
     capsule = array.__dlpack__()
     header = _read_word(MEMORY, id(capsule) + _CAPSULE_POINTER_AT - BASE)[0] - BASE
     _write_word(MEMORY, header + _DEVICE_AT, _KDL_EXT_DEV | device.index << 32)
     _write_half(MEMORY, header + _DTYPE_AT, DLPACK_CODES[dtype])
-    if strides is None or not array.flags.c_contiguous:
-        if strides is None:
-            _write_word(MEMORY, header + _STRIDES_AT, _ROW_MAJOR)
-        return from_dlpack(capsule)
-    _write_word(MEMORY, header + _STRIDES_AT, _ROW_MAJOR)
+    contiguous = array.flags.c_contiguous
+    if contiguous:
+        _write_word(MEMORY, header + _STRIDES_AT, _ROW_MAJOR)
     made = from_dlpack(capsule)
-    if made.stride() == tuple(strides):
+    if strides is None or not contiguous or made.stride() == tuple(strides):
         return made
     # numpy has strides of its own for empty arrays and dimensions of size 1, where they mean nothing
     return torch.ops.aten.as_strided.default.redispatch(HOST_KEYS, made, shape, strides)  # type: ignore[no-any-return]

@@ -105,7 +105,7 @@ class _Conversion:
         _thread.conversion = self
         try:
             result = module._apply(fn, recurse)
-        except BaseException:
+        except BaseException:  # all or nothing, whatever ended it; raised again
             self._undo()
             raise
         finally:

@@ -42,8 +42,10 @@ def view_handler(router: Router, facts: OpFacts) -> Plan:
     return run
 
 
-def _own(function: Callable[..., Any]) -> Callable[[Router, OpFacts], Plan]:
-    """A handler for an op that ``transfers`` implements for every device; host tensors stay with PyTorch."""
+def _served_by(
+    function: Callable[..., Any], route: Route, reason: Reason, kernel: str | None
+) -> Callable[[Router, OpFacts], Plan]:
+    """A handler for an op that ``function`` serves on every device; host tensors stay with PyTorch."""
 
     def make(router: Router, facts: OpFacts) -> Plan:
         plans: dict[str, Plan] = {}
@@ -56,9 +58,8 @@ def _own(function: Callable[..., Any]) -> Callable[[Router, OpFacts], Plan]:
             plan = plans.get(device.name)
             if plan is None:
                 tally = partial(
-                    router.tally, facts, Route.NATIVE, device.name, Reason.MATCHED, seen_of(tensors),
-                    kernel=f"fl/device:{function.__name__}",
-                )  # fmt: skip
+                    router.tally, facts, route, device.name, reason, seen_of(tensors), kernel=kernel
+                )
                 plan = plans[device.name] = router.counted(
                     tally, lambda args, kwargs: function(*args, **kwargs)
                 )
@@ -67,6 +68,16 @@ def _own(function: Callable[..., Any]) -> Callable[[Router, OpFacts], Plan]:
         return run
 
     return make
+
+
+def _own(function: Callable[..., Any]) -> Callable[[Router, OpFacts], Plan]:
+    """An op that ``transfers`` implements."""
+    return _served_by(function, Route.NATIVE, Reason.MATCHED, f"fl/device:{function.__name__}")
+
+
+def _split_into(parts: Callable[..., Any]) -> Callable[[Router, OpFacts], Plan]:
+    """An op that neither the host nor PyTorch's composites compute: ``parts`` calls ops that are routed."""
+    return _served_by(parts, Route.DECOMPOSED, Reason.COMPOSITE, None)
 
 
 def _copy_handler(router: Router, facts: OpFacts) -> Plan:
@@ -157,26 +168,6 @@ def _scalar_handler(router: Router, facts: OpFacts) -> Plan:
         return value
 
     return run
-
-
-def _split_into(parts: Callable[..., Any]) -> Callable[[Router, OpFacts], Plan]:
-    """A handler for an op that neither the host nor PyTorch's composites compute: ``parts`` calls ops that are routed."""
-
-    def make(router: Router, facts: OpFacts) -> Plan:
-        plans: dict[str, Plan] = {}
-
-        def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            name = str(args[0].device)
-            plan = plans.get(name)
-            if plan is None:
-                seen = seen_of(tensors_in(args, kwargs))
-                tally = partial(router.tally, facts, Route.DECOMPOSED, name, Reason.COMPOSITE, seen)
-                plan = plans[name] = router.counted(tally, lambda args, kwargs: parts(*args, **kwargs))
-            return plan(args, kwargs)
-
-        return run
-
-    return make
 
 
 DEVICE_OPS: dict[str, Callable[[Router, OpFacts], Plan]] = {

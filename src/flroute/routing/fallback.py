@@ -24,7 +24,7 @@ from flroute.errors import DeviceError, FlrouteError
 from flroute.routing import transfers
 from flroute.routing.expected import expected_results
 from flroute.routing.schema import OpFacts, tensors_in, with_numbers_as_tensors, written_tensors
-from flroute.torch_compat import find_op, host_storage_at, without_host_autocast
+from flroute.torch_compat import find_op, host_storage_at, storage_key, without_host_autocast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -88,7 +88,7 @@ class HostCall:
         itemsize = tensor.dtype.itemsize
         low = int(tensor.storage_offset()) * itemsize
         high = low + span_of(tensor.shape, tensor.stride()) * itemsize
-        key = tensor.untyped_storage()._cdata
+        key = storage_key(tensor.untyped_storage())
         seen = self._spans.get(key)
         self._spans[key] = (low, high) if seen is None else (min(low, seen[0]), max(high, seen[1]))
 
@@ -126,9 +126,9 @@ class HostCall:
         if not storage.data_ptr() and tensor.numel():  # an "efficient zero" gradient owns no memory
             host = torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
         else:
-            stand_in = self._storages.get(storage._cdata)
+            stand_in = self._storages.get(storage_key(storage))
             if stand_in is None:
-                stand_in = self._storages[storage._cdata] = self._fetch(storage, tensor)
+                stand_in = self._storages[storage_key(storage)] = self._fetch(storage, tensor)
                 if stand_in.storage.nbytes():
                     self._device_of[stand_in.storage.data_ptr()] = tensor
             offset = int(tensor.storage_offset()) - stand_in.start // tensor.dtype.itemsize
@@ -144,7 +144,7 @@ class HostCall:
         device = device_at(tensor.device.index)
         if self._alias and device.memory.host_visible:
             return _HostStorage(host_storage_at(storage.data_ptr(), storage.nbytes()), 0, tensor)
-        low, high = self._spans[storage._cdata]
+        low, high = self._spans[storage_key(storage)]
         low -= low % _ALIGNMENT
         copy = torch.empty(high - low, dtype=torch.uint8, device="cpu")
         if high > low:
@@ -167,7 +167,7 @@ class HostCall:
         resized = {id(tensor) for tensor, _ in self._resizable}
         for tensor in written_tensors(self._facts, args, kwargs):
             stand_in = (
-                self._storages.get(tensor.untyped_storage()._cdata)
+                self._storages.get(storage_key(tensor.untyped_storage()))
                 if tensor.layout == torch.strided
                 else None
             )
@@ -202,7 +202,7 @@ class HostCall:
         address = host.untyped_storage().data_ptr()
         argument = self._device_of.get(address) if address else None
         if argument is not None:  # the op returned (a view of) an argument: keep the alias
-            start = self._storages[argument.untyped_storage()._cdata].start
+            start = self._storages[storage_key(argument.untyped_storage())].start
             return view_of_storage(argument, host, int(host.storage_offset()) + start // host.dtype.itemsize)
         return self._adopt(host)
 

@@ -54,7 +54,7 @@ class HotPath:
         self._entries: dict[Any, Entry] = {}
         self._short = False
         kinds = [str(a.type) for a in facts.arguments]
-        single = len(facts.op._schema.returns) == 1
+        single = len(facts.schema.returns) == 1
         leading = _tensors(kinds) if single else 0
         self.handler: Plan
         self._short = leading > 0
@@ -90,7 +90,7 @@ def serves(facts: OpFacts) -> bool:
     return (
         kinds[:1] == ["Tensor"]
         and not any("Tensor" in kind and "List" in kind for kind in kinds)
-        and all(str(r.type) == "Tensor" for r in facts.op._schema.returns)
+        and all(str(r.type) == "Tensor" for r in facts.schema.returns)
         and not facts.written
         and not facts.may_see_neg
         and not facts.is_seeded

@@ -25,6 +25,7 @@ from flroute.routing.expected import Expected, expected_results, host_results
 from flroute.routing.fallback import InKernel, calls_kernels
 from flroute.routing.schema import OpFacts, bind, tensors_in, written_tensors
 from flroute.routing.transfers import refuse_partial_overlap, resize
+from flroute.torch_compat import schema_of
 
 Invoke = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 StoreTensor = Callable[[torch.Tensor, torch.Tensor], None]
@@ -67,7 +68,7 @@ class Invocation:
         self.plain_results = False  # the last results were row-major where PyTorch wants them to be
         self._checked = 0
         self._trusted = False  # the last results were not checked: enough were
-        returns = (facts.functional or facts.op)._schema.returns
+        returns = schema_of(facts.functional or facts.op).returns
         self._returns_list = len(returns) == 1 and "List" in str(returns[0].type)
         self._is_pointwise = (
             facts.name == "aten::copy_" or torch.Tag.pointwise in (facts.functional or facts.op).tags
@@ -139,7 +140,7 @@ class Invocation:
             self._check_written(written, args[1:], kwargs)
             expected_results(self.facts.op, args, kwargs)
         answer = self._call(args, kwargs)
-        returns = self.facts.op._schema.returns
+        returns = self.facts.schema.returns
         if not returns:
             return None
         if returns[0].alias_info is None:  # writes running statistics, say, and returns new tensors
@@ -170,7 +171,7 @@ class Invocation:
         expected = self._expected_of(op, args, kwargs)
         answer = self._call(args, kwargs)
         results = list(answer) if isinstance(answer, tuple | list) else [answer]
-        count = len(op._schema.returns)
+        count = len(schema_of(op).returns)
         if self._returns_list:
             count = len(expected) if expected is not None else len(results)
         if len(results) != count:
@@ -218,7 +219,7 @@ class Invocation:
         self, written: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """PyTorch's overlap rules (ATen/MemoryOverlap.h), which its host kernels check by themselves."""
-        name = self.facts.op._schema.name
+        name = self.facts.schema.name
         if name in _MAY_OVERLAP:
             return
         for target in written:

@@ -346,7 +346,7 @@ def _ask(
 ) -> bool | str:
     try:
         return when(*args, **kwargs)
-    except Exception as error:
+    except Exception as error:  # a vendor's predicate may raise anything; it is named, and the cause kept
         raise VendorError(
             name, "when", definition_of(when),
             f"the predicate raised {type(error).__name__} for {facts.name}: {error}; a predicate must answer",

@@ -51,10 +51,6 @@ _COMPOSITES = (
     "CompositeImplicitAutograd",
 )
 
-_NEVER = frozenset({"aten::detach", "aten::alias"})
-"""``nn.Parameter(t)`` and ``as_subclass`` call these in C++ and give the result a Python half of their own; what a Python
-kernel returns already has one."""
-
 _libraries: list[torch.library.Library] = []
 
 
@@ -92,6 +88,9 @@ def _routed(route: Route, op: Any) -> Callable[..., Any]:
 def _ops_taken_whole() -> list[str]:
     """Ops with a host kernel for which PrivateUse1 would get PyTorch's composite.
 
+    Never ``detach`` or ``alias``, which have no host kernel: ``nn.Parameter(t)`` and ``as_subclass`` call them in C++ and give the
+    result a Python half of their own, and what a Python kernel returns already has one.
+
     ``native_group_norm``'s composite demands a viewable input; a structured functional op would arrive as ``empty`` and
     ``out=``.
     """
@@ -99,7 +98,6 @@ def _ops_taken_whole() -> list[str]:
         name
         for name in all_op_names()
         if name.startswith("aten::")
-        and name not in _NEVER
         and has_kernel(name, "CPU")
         and any(has_kernel(name, key) for key in _COMPOSITES)
     ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from flroute.torch_compat import find_op, has_kernel, overloads_of
+from flroute.torch_compat import find_op, has_kernel, overloads_of, schema_of
 
 Tag = torch.Tag
 
@@ -62,16 +62,21 @@ class OpFacts:
         return str(self.op.name())
 
     @cached_property
+    def schema(self) -> Any:
+        """Its schema; ``schema.name`` has no overload in it: ``aten::add``."""
+        return schema_of(self.op)
+
+    @cached_property
     def arguments(self) -> tuple[Any, ...]:
         """The schema's arguments, in order."""
-        return tuple(self.op._schema.arguments)
+        return tuple(self.schema.arguments)
 
     @cached_property
     def is_metadata(self) -> bool:
         """Touches sizes, strides, offset or storage of a tensor, never its data."""
         if self.name in _METADATA:
             return True
-        resizes = self.op._schema.name in ("aten::resize_", "aten::resize_as_")
+        resizes = self.schema.name in ("aten::resize_", "aten::resize_as_")
         return bool(self.op.is_view) or (Tag.inplace_view in self.op.tags and not resizes)
 
     @cached_property
@@ -131,18 +136,18 @@ class OpFacts:
     @cached_property
     def host_arguments(self) -> frozenset[str]:
         """Names of tensor arguments that may stay on the host."""
-        return _HOST_ARGUMENTS.get(self.op._schema.name, frozenset())
+        return _HOST_ARGUMENTS.get(self.schema.name, frozenset())
 
     @cached_property
     def functional(self) -> Any | None:
         """The overload that returns new tensors where this one writes: ``add.Tensor`` for ``add_.Tensor`` and ``add.out``."""
         if not self.written:
             return None
-        packet = self.op._schema.name.removesuffix("_") if self.writes_self else self.op._schema.name
+        packet = self.schema.name.removesuffix("_") if self.writes_self else self.schema.name
         wanted = [(a.name, str(a.type)) for a in self.arguments if a.name not in self.out_names]
         for name in overloads_of(packet):
             candidate: Any = find_op(name)
-            arguments = candidate._schema.arguments
+            arguments = schema_of(candidate).arguments
             if [(a.name, str(a.type)) for a in arguments] == wanted and not any(
                 a.alias_info is not None and a.alias_info.is_write for a in arguments
             ):
@@ -200,5 +205,5 @@ _WRITES_UNDECLARED: dict[str, tuple[str, ...]] = {
 def written_tensors(facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """The tensors among the arguments that the op writes to."""
     bound = bind(facts, args, kwargs)
-    names = (*(a.name for a in facts.written), *_WRITES_UNDECLARED.get(facts.op._schema.name, ()))
+    names = (*(a.name for a in facts.written), *_WRITES_UNDECLARED.get(facts.schema.name, ()))
     return tensors_in(tuple(bound[name] for name in names if name in bound), {})
