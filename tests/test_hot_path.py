@@ -244,6 +244,23 @@ def test_lazy_bits_are_resolved_when_warm(form: str) -> None:
             assert torch.equal(torch.add(lazy, plain).cpu(), torch.add(view(host), plain.cpu()))
 
 
+def test_ops_that_see_lazy_negation_resolve_it_when_warm(vendors: Vendors) -> None:
+    """PyTorch hands ``clone`` the lazy view itself, not a resolved one."""
+
+    def clone(x: Any, *, memory_format: Any = None) -> Any:
+        return x.copy()
+
+    made = vendors(Kernel("aten::clone", clone))
+    host = torch.tensor([1 + 2j, 3 - 1j])
+    lazy, expected = made.put(host).conj().imag, host.conj().imag
+    with flroute.enable(made.name, fallback="allow", default_device=False):
+        for _ in range(3):
+            made.put(torch.ones(4))[::2].clone()
+        assert lazy.is_neg()
+        for _ in range(3):
+            assert torch.equal(lazy.clone().cpu(), expected)
+
+
 def test_a_gradient_that_owns_no_memory_is_zeros_when_warm(made: Made) -> None:
     x = made.put(torch.ones(3))
     zeros = torch._efficientzerotensor((3,), device=made.device)
@@ -286,3 +303,130 @@ def test_warm_calls_in_a_thread_of_their_own(made: Made) -> None:
         thread.join()
     assert results == [[-1, -1, -1]] * 3
     assert decision_of(session, "aten::neg").calls == 6
+
+
+# Ops that write ---------------------------------------------------------------------------------------------------------
+
+WRITES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "in place": lambda x, y, _: x.add_(y),
+    "in place, with a factor": lambda x, y, _: x.add_(y, alpha=0.5),
+    "in place with itself": lambda x, _, __: x.mul_(x),
+    "in place with its own view": lambda x, _, __: x.mul_(x.t().t()),
+    "in place, transposed": lambda x, y, _: x.t().sub_(y),
+    "in place, broadcast": lambda x, y, _: x.add_(y[0]),
+    "fill_": lambda x, _, __: x.fill_(3.0),
+    "zero_ of a column": lambda x, _, __: x[:, 1].zero_(),
+    "lists": lambda x, y, z: torch._foreach_add_([x, z], [y, y], alpha=-2.0),
+    "lists of views": lambda x, y, z: torch._foreach_mul_([x[0], z[1]], 3.0),
+    "a list that has a tensor twice": lambda x, y, _: torch._foreach_add_([x, x], [y, y]),
+    "a list out of lists": lambda x, y, z: torch._foreach_add([x, z], [y, y]),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_warm_writes_are_those_of_the_host(name: str) -> None:
+    kinds = [torch.arange(9.0).reshape(3, 3), torch.ones(3, 3), torch.full((3, 3), 2.0)]
+    host, device = [t.clone() for t in kinds], [t.to("fl") for t in kinds]
+    start = [(t._version, t.data_ptr()) for t in device]
+    with flroute.enable("reference", fallback="error", default_device=False):
+        for _ in range(4):
+            expected, got = WRITES[name](*host), WRITES[name](*device)
+            for a, b in zip([*host, *_flat(expected)], [*device, *_flat(got)], strict=True):
+                assert torch.equal(a, b.cpu())
+            if isinstance(expected, torch.Tensor):
+                assert got.data_ptr() in [t.data_ptr() + 4 * expected.storage_offset() for t in device]
+    assert [t._version - version for t, (version, _) in zip(device, start, strict=True)] == [
+        t._version for t in host
+    ]
+    assert [t.data_ptr() for t in device] == [address for _, address in start]
+
+
+def _flat(result: Any) -> list[torch.Tensor]:
+    return [] if result is None else [result] if isinstance(result, torch.Tensor) else list(result)
+
+
+@pytest.mark.parametrize(
+    "name", ["in place", "in place, with a factor", "fill_", "lists", "a list out of lists"]
+)
+def test_writes_take_the_hot_path(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flroute.routing.native import Invocation
+
+    general: list[int] = []
+    call = Invocation._call
+    monkeypatch.setattr(Invocation, "_call", lambda self, *rest: (general.append(1), call(self, *rest))[1])
+    tensors = [torch.ones(3, 3).to("fl") for _ in range(3)]
+    with flroute.enable("reference", fallback="error", default_device=False) as session:
+        for _ in range(5):
+            WRITES[name](*tensors)
+    assert len(general) == 1
+    assert sum(d.calls for d in session.decisions if d.route == "native") == 5
+
+
+def test_overlap_is_refused_when_warm() -> None:
+    x = torch.arange(8.0).to("fl")
+    with flroute.enable("reference", fallback="error", default_device=False):
+        for _ in range(3):
+            x[4:].add_(x[:4])
+        before = x.tolist()
+        with pytest.raises(RuntimeError, match="single memory location"):
+            x[1:5].add_(x[:4])
+    assert x.tolist() == before
+
+
+def test_a_flag_is_not_a_number(vendors: Vendors) -> None:
+    """``True == 1`` in Python, but not in a key."""
+
+    def full_like(x: Any, fill_value: Any, *, dtype: Any = None, layout: Any = None, device: Any = None,
+                  pin_memory: Any = None, memory_format: Any = None) -> Any:  # fmt: skip
+        return np.full(
+            x.shape, 5 if fill_value is True else fill_value, x.dtype if fill_value is True else "f8"
+        )
+
+    made = vendors(Kernel("aten::full_like", full_like))
+    x = made.put(torch.ones(2))
+    with flroute.enable(made.name, fallback="error", default_device=False):
+        for _ in range(3):
+            assert torch.full_like(x, True).tolist() == [5, 5]
+        with pytest.raises(flroute.KernelResultError):
+            torch.full_like(x, 1)
+
+
+@pytest.mark.parametrize("in_session", [True, False], ids=["session", "no session"])
+def test_a_memory_format_is_kept_once_results_are_trusted(
+    in_session: bool, vendors: Vendors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flroute.routing import native
+
+    monkeypatch.setattr(native, "MAX_CHECKED", 2)
+
+    def clone(x: Any, *, memory_format: Any = None) -> Any:
+        return x.copy()
+
+    made = vendors(Kernel("aten::clone", clone))
+    session = flroute.enable(made.name, fallback="error", default_device=False)
+    with session if in_session else torch.no_grad():
+        for size in range(2, 7):
+            made.put(torch.ones(2, 3, 4, size)).clone()
+        x = torch.arange(48.0).reshape(2, 3, 2, 4)
+        copy = made.put(x).clone(memory_format=torch.channels_last)
+    assert copy.stride() == x.clone(memory_format=torch.channels_last).stride()
+    assert torch.equal(copy.cpu(), x)
+
+
+def test_results_that_are_not_row_major_are_never_trusted(
+    vendors: Vendors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``linalg.qr`` returns column-major matrices, whatever its argument is."""
+    from flroute.routing import native
+
+    monkeypatch.setattr(native, "MAX_CHECKED", 2)
+
+    def qr(A: Any, mode: Any = "reduced") -> Any:  # noqa: N803 -- PyTorch's own name for it
+        return tuple(np.linalg.qr(A, mode))
+
+    made = vendors(Kernel("aten::linalg_qr", qr))
+    with flroute.enable(made.name, fallback="error", default_device=False):
+        for size in range(2, 7):
+            host = torch.arange(4.0 * size).reshape(4, size)
+            got, expected = torch.linalg.qr(made.put(host)), torch.linalg.qr(host)
+            assert [t.stride() for t in got] == [t.stride() for t in expected]

@@ -20,6 +20,7 @@ from flroute.routing.accounting import DecisionLog
 from flroute.routing.router import Router
 from flroute.settings import Settings, load_settings
 from flroute.torch_compat import (
+    DefaultDevice,
     TorchDispatchMode,
     dispatch_stack_length,
     increment_versions,
@@ -203,7 +204,7 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
             stack.enter_context(_current(self.device.index))
             stack.enter_context(RoutingMode(self.router))
             if self.settings.default_device:
-                stack.enter_context(self.device.torch_device)
+                stack.enter_context(DefaultDevice(self.device.torch_device))
             yield
 
     def attach(self) -> AbstractContextManager[None]:

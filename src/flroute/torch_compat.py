@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.utils.backend_registration as _registration
 from packaging.version import Version
+from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode  # noqa: PLC0414 -- re-exported
 
 from flroute.errors import CompatibilityError
@@ -47,6 +48,8 @@ PRIVATE_NAMES: dict[str, str] = {
     "torch.autograd.graph._engine_run_backward": "the entry to the autograd engine",
     "torch.autograd._engine_run_backward": "the same name where torch.autograd keeps it",
     "torch.nn.Module._apply": "every conversion of a module",
+    "torch.utils._device.DeviceContext": "the default device",
+    "torch.utils._device._device_constructors": "the functions that take a default device",
     "torch._ops.OpOverload.redispatch": "metadata ops on the host's own implementation",
     "torch.random._seed_custom_device": "torch.manual_seed reaching the device",
     "torch._C._dynamo.eval_frame.set_code_exec_strategy": "keeping Dynamo out of the router",
@@ -254,6 +257,17 @@ def guard_can_be_patched() -> bool:
     """Whether the vtable layout above is the one of this PyTorch: supported releases, Itanium C++ ABI."""
     minor = f"{TORCH_VERSION.major}.{TORCH_VERSION.minor}"
     return os.name == "posix" and minor in SUPPORTED and _LIBC10.exists()
+
+
+class DefaultDevice(DeviceContext):
+    """``with torch.device(...)``, but functions that make no tensor pass through it at two thirds of its cost."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in _device_constructors():
+            return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+        return func(*args, **kwargs) if kwargs else func(*args)
 
 
 # Small conveniences over private names -----------------------------------------------------------------------------

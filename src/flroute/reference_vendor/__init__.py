@@ -15,6 +15,7 @@ from flroute.reference_vendor import (
     comparison,
     convolution,
     copy,
+    creation,
     elementwise,
     embedding,
     foreach,
@@ -43,6 +44,7 @@ MODULES = (
     normalization,
     embedding,
     foreach,
+    creation,
     copy,
     random,
 )

@@ -22,28 +22,35 @@ from flroute.vendor import Unsupported, kernel
 NONE, MEAN, SUM = 0, 1, 2
 
 
-def _picked(
-    x: Array, target: Array, weight: Array | None, ignore_index: int
-) -> tuple[Array, Array, Array, Array]:
-    """For class probabilities ``x``: rows, classes, their weights, and which targets count.
+def _every_target_counts(flat: Array, classes: int, ignore_index: int) -> bool:
+    """Whether each target is a class that is not ignored: one pass tells, as a negative number is a large unsigned one."""
+    return not 0 <= ignore_index < classes and bool(np.maximum.reduce(flat.view(np.uint64)) < classes)
 
-    Classes run along axis 1 (axis 0 without a batch). The result is flat: one element per target.
+
+def _weighed(
+    x: Array, target: Array, weight: Array | None, ignore_index: int
+) -> tuple[Array, Array | None, Array | None]:
+    """The class of each target (classes run along axis 1 of ``x``, axis 0 without a batch), its weight, and whether it counts.
+
+    The weights and what counts are ``None`` where every target counts, and counts as 1.
     """
     classes = x.shape[0] if x.ndim == 1 else x.shape[1]
     flat = target.reshape(-1)
+    if weight is None and _every_target_counts(flat, classes, ignore_index):
+        return flat, None, None
     counts = np.not_equal(flat, ignore_index)
     wrong = flat[counts & ((flat < 0) | (flat >= classes))]
     if wrong.size:
         raise IndexError(f"Target {wrong[0]} is out of bounds.")
     chosen = np.where(counts, flat, 0)
     weights = np.ones(flat.shape) if weight is None else wide(weight)[chosen]
-    return np.arange(flat.size), chosen, np.where(counts, weights, 0.0), counts
+    return chosen, np.where(counts, weights, 0.0), counts
 
 
 def _rows(x: Array) -> Result:
     """``x`` as (targets, classes): one row per target, in the target's order."""
-    if x.ndim == 1:
-        return x[None]
+    if x.ndim <= 2:
+        return x if x.ndim == 2 else x[None]
     return np.moveaxis(x, 1, -1).reshape(-1, x.shape[1])
 
 
@@ -62,11 +69,13 @@ def nll_loss(
     x: Array, target: Array, weight: Array | None, reduction: int, ignore_index: int
 ) -> tuple[Any, Any]:
     _check_target(x, target, weight)
-    rows, classes, weights, counts = _picked(x, target, weight, ignore_index)
-    losses = np.where(counts, -weights * _rows(x)[rows, classes], 0.0)
+    classes, weights, counts = _weighed(x, target, weight, ignore_index)
+    losses = np.negative(_rows(x)[np.arange(classes.size), classes])
+    if weights is not None and counts is not None:
+        losses = np.where(counts, weights * losses, 0.0)
     if reduction == NONE and x.ndim > 1:
         return narrow(losses.reshape(target.shape), x), np.zeros((), x.dtype)
-    total_weight = accurate_sum(weights)
+    total_weight = np.float64(classes.size) if weights is None else accurate_sum(weights)
     loss = accurate_sum(losses)
     if reduction == MEAN:
         loss = loss / total_weight
@@ -91,12 +100,14 @@ def nll_loss_backward(
     total_weight: Array,
 ) -> Result:
     _check_target(x, target, weight)
-    rows, classes, weights, counts = _picked(x, target, weight, ignore_index)
-    scale = -weights * wide(gradient).reshape(-1)
+    classes, weights, counts = _weighed(x, target, weight, ignore_index)
+    scale = -wide(gradient).reshape(-1)
     if reduction == MEAN:
         scale = scale / wide(total_weight)
-    flat = np.zeros(_rows(x).shape, x.dtype)
-    flat[rows, classes] = np.where(counts, scale, 0.0)
+    if weights is not None and counts is not None:
+        scale = np.where(counts, weights * scale, 0.0)
+    flat = np.zeros((classes.size, x.shape[min(x.ndim - 1, 1)]), x.dtype)
+    flat[np.arange(classes.size), classes] = scale
     if x.ndim <= 2:
         return flat.reshape(x.shape)
     return np.ascontiguousarray(np.moveaxis(flat.reshape(*target.shape, x.shape[1]), -1, 1))

@@ -13,6 +13,7 @@ from flroute.reference_vendor.support import (
     axes,
     narrow,
     quiet,
+    reduce,
     wide,
 )
 from flroute.vendor import Unsupported, kernel, numpy_dtype
@@ -20,8 +21,9 @@ from flroute.vendor import Unsupported, kernel, numpy_dtype
 
 def _shifted(x: Array, over: tuple[int, ...]) -> Result:
     """``x`` less its largest element along ``over``, in double precision."""
-    largest = np.maximum.reduce(x, axis=over, keepdims=True, initial=-np.inf)
-    return np.subtract(x, largest, dtype=np.float64)
+    if x.size == 0:
+        return wide(x)
+    return np.subtract(x, reduce(np.maximum, x, axis=over, keepdims=True), dtype=np.float64)
 
 
 @kernel("aten::_softmax", dtypes=FLOATS)

@@ -138,6 +138,8 @@ def axes(dim: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
     Raises:
         Unsupported: one is out of range or named twice; PyTorch's own implementation says it best.
     """
+    if isinstance(dim, int) and -ndim <= dim < ndim:
+        return (dim % ndim,)
     if dim is None or dim == []:
         return tuple(range(ndim))
     dims = [dim] if isinstance(dim, int) else dim

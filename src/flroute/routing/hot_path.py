@@ -1,8 +1,8 @@
-"""The hot path: contiguous tensors of one host-visible device, a numpy kernel, one new tensor.
+"""The hot path: tensors of one host-visible device, a numpy kernel, and a signature that was served and checked before.
 
-A handler here looks a call up by the dtypes and shapes of its tensors. It finds an entry only once the general path
-(``router.py``) has served, and checked, a call with that signature; whatever is unusual goes back to the general path.
-No hook, log or lock is touched here, and nothing is formatted: the entry holds the decision's counter.
+A handler here looks a call up by the dtypes, shapes and strides of its tensors and by its other arguments. It finds an entry
+only once the general path (``plans.py``) has served, and checked, a call with that signature; whatever is unusual goes back to
+the general path. No hook, log or lock is touched here, and nothing is formatted: the entry holds the decision's counter.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ from flroute.device.table import Device
 from flroute.device.tensors import adopt_array
 from flroute.errors import Unsupported
 from flroute.routing.fallback import calls_kernels
-from flroute.routing.schema import OpFacts
+from flroute.routing.schema import OpFacts, tensors_in
 
 Plan = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+Finish = Callable[[Device, tuple[Any, ...], list[Any], Any], Any]
+"""Makes what the op returns: takes the device, the call's arguments, their arrays, and the kernel's answer."""
 
 MAX_ENTRIES = 4096
 """Signatures kept per op; with more, the table starts anew."""
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _Array: Any = np.ndarray
+_share_memory: Callable[[Any, Any], bool] = np.may_share_memory
 
 
 class Entry(NamedTuple):
@@ -39,6 +42,7 @@ class Entry(NamedTuple):
     device: Device
     explain: Callable[[Exception, tuple[Any, ...], dict[str, Any]], None]
     when: Callable[..., bool | str] | None
+    finish: Finish
 
 
 class HotPath:
@@ -52,84 +56,79 @@ class HotPath:
     def __init__(self, facts: OpFacts, general: Plan) -> None:
         self._facts = facts
         self._entries: dict[Any, Entry] = {}
-        self._short = False
+        any_form = _any_form(self._entries, general, facts)
+        self.handler: Plan = any_form
         kinds = [str(a.type) for a in facts.arguments]
-        single = len(facts.schema.returns) == 1
-        leading = _tensors(kinds) if single else 0
-        self.handler: Plan
-        self._short = leading > 0
-        if leading == 1:
-            self.handler = _one_tensor(self._entries, general)
-        elif leading == 2:
-            self.handler = _two_tensors(self._entries, general)
-        else:
-            self.handler = _several_tensors(self._entries, general, single)
+        if not facts.written and not facts.may_see_neg and len(facts.schema.returns) == 1:
+            if _leading_tensors(kinds) == 1:
+                self.handler = _one_tensor(self._entries, general, any_form)
+            elif _leading_tensors(kinds) == 2:
+                self.handler = _two_tensors(self._entries, general, any_form)
 
     def remember(self, args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> None:
         """Let calls of this signature take the hot path from now on."""
-        tensors = [a for a in args if isinstance(a, torch.Tensor)]
-        if kwargs or not all(
-            t.__class__ in _PLAIN and t.dtype in NUMPY_DTYPES and t.data_ptr() for t in tensors
-        ):
+        may_be_lazy = self._facts.may_see_conj or bool(self._facts.written)
+        if may_be_lazy and any(t.is_complex() for t in tensors_in(args, kwargs)):
             return
-        if self._facts.may_see_conj and any(t.is_complex() for t in tensors):
+        lowered = _lowered(args, kwargs)
+        if lowered is None:
             return
         if len(self._entries) >= MAX_ENTRIES:
             self._entries.clear()
-        contiguous = all(t.is_contiguous() for t in tensors)
-        if contiguous and self._short:
-            key: tuple[Any, ...] = tuple(part for t in tensors for part in (t.dtype, t.shape))
-        else:
-            key = tuple(part for t in tensors for part in (t.dtype, t.shape, t.stride()))
-        self._entries[(*key, tensors[0].get_device(), *_settings(args))] = entry
+        self._entries[lowered[0]] = entry
 
 
 def serves(facts: OpFacts) -> bool:
-    """Whether the op has the form the hot path is made for: leading tensors, no list of tensors, only new tensors."""
+    """Whether the op has a form the hot path is made for.
+
+    Tensors or plain lists of tensors, the first in front; results that are all new, or an op that writes to its first
+    argument and returns that or nothing.
+    """
     kinds = [str(a.type) for a in facts.arguments]
-    return (
-        kinds[:1] == ["Tensor"]
-        and not any("Tensor" in kind and "List" in kind for kind in kinds)
-        and all(str(r.type) == "Tensor" for r in facts.schema.returns)
-        and not facts.written
-        and not facts.may_see_neg
-        and not facts.is_seeded
+    lists = [kind for kind in kinds if "List" in kind and "Tensor" in kind]
+    if not kinds or kinds[0] not in ("Tensor", "List[Tensor]") or any(k != "List[Tensor]" for k in lists):
+        return False
+    if facts.is_seeded:
+        return False
+    returns = facts.schema.returns
+    if facts.written:
+        in_place = facts.writes_self and not lists
+        over_a_list = (
+            kinds[0] == "List[Tensor]" and len(facts.written) == 1 and facts.written[0].name == "self"
+        )
+        return (in_place or over_a_list) and (not returns or (len(returns) == 1 and in_place))
+    return (bool(returns) and all(str(r.type) == "Tensor" for r in returns)) or (
+        len(returns) == 1 and str(returns[0].type) == "List[Tensor]" and bool(lists)
     )
 
 
-def _settings(args: tuple[Any, ...]) -> list[Any]:
-    """The arguments that choose what is computed (dimensions, flags): part of a key. Scalars such as a learning rate are not."""
-    return [
-        tuple(value) if value.__class__ is list else value
-        for value in args
-        if value.__class__ not in _PLAIN and value.__class__ is not float
-    ]
+# -- handlers ---------------------------------------------------------------------------------------------------------
 
 
-def _tensors(kinds: list[str]) -> int:
+def _leading_tensors(kinds: list[str]) -> int:
     """1 or 2 if the op takes that many tensors, in front; else 0."""
     count = sum("Tensor" in kind for kind in kinds)
     return count if count <= 2 and kinds[:count] == ["Tensor"] * count else 0
 
 
-def _one_tensor(entries: dict[Any, Entry], general: Plan) -> Plan:
+def _one_tensor(entries: dict[Any, Entry], general: Plan, any_form: Plan) -> Plan:
+    """For ops of one contiguous tensor and one result, without a list or a loop over arguments."""
     dtypes, plain, array, memory, base = NUMPY_DTYPES, _PLAIN, _Array, MEMORY, BASE
-    several = _several_tensors(entries, general, single=True)
 
     def handler(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        a = args[0]
+        a = args[0] if args else None
         if kwargs or a.__class__ not in plain:
-            return general(args, kwargs)
+            return any_form(args, kwargs)
         shape, dtype = a.shape, a.dtype
         if len(args) == 1:
-            entry = entries.get((dtype, shape, a.get_device()))
+            entry = entries.get((a.get_device(), dtype, shape))
         else:
-            entry = entries.get((dtype, shape, a.get_device(), *_settings(args)))
-        if entry is None or not a.is_contiguous():
-            return several(args, kwargs)
+            entry = entries.get((a.get_device(), dtype, shape, *_constants(args[1:])))
         address = a.data_ptr()
-        function, tick, device, explain, when = entry
-        if not address or (when is not None and when(*args) is not True):
+        if entry is None or not address or not a.is_contiguous():
+            return any_form(args, kwargs)
+        function, tick, device, explain, when, _ = entry
+        if when is not None and when(*args) is not True:
             return general(args, kwargs)
         try:
             result = function(array(shape, dtypes[dtype], memory, address - base), *args[1:])
@@ -139,30 +138,30 @@ def _one_tensor(entries: dict[Any, Entry], general: Plan) -> Plan:
             explain(error, args, kwargs)
             raise
         tick()
-        if result.__class__ is array and result.base is None and result.flags.carray:
-            return tensor_from_array(device, result)
         return adopt(device, result)
 
     return calls_kernels(handler)
 
 
-def _two_tensors(entries: dict[Any, Entry], general: Plan) -> Plan:
+def _two_tensors(entries: dict[Any, Entry], general: Plan, any_form: Plan) -> Plan:
+    """For ops of two contiguous tensors and one result."""
     dtypes, plain, array, memory, base = NUMPY_DTYPES, _PLAIN, _Array, MEMORY, BASE
-    several = _several_tensors(entries, general, single=True)
 
     def handler(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if kwargs or len(args) < 2:
+            return any_form(args, kwargs)
         a, b = args[0], args[1]
-        if kwargs or a.__class__ not in plain or b.__class__ not in plain:
-            return general(args, kwargs)
+        if a.__class__ not in plain or b.__class__ not in plain:
+            return any_form(args, kwargs)
         shape, dtype, shape_b, dtype_b, index = a.shape, a.dtype, b.shape, b.dtype, a.get_device()
         if len(args) == 2:
-            entry = entries.get((dtype, shape, dtype_b, shape_b, index))
+            entry = entries.get((index, dtype, shape, dtype_b, shape_b))
         else:
-            entry = entries.get((dtype, shape, dtype_b, shape_b, index, *_settings(args)))
+            entry = entries.get((index, dtype, shape, dtype_b, shape_b, *_constants(args[2:])))
         if entry is None or not (a.is_contiguous() and b.is_contiguous()):
-            return several(args, kwargs)
+            return any_form(args, kwargs)
         address, address_b = a.data_ptr(), b.data_ptr()
-        function, tick, device, explain, when = entry
+        function, tick, device, explain, when, _ = entry
         if b.get_device() != index or not (address and address_b):
             return general(args, kwargs)
         if when is not None and when(*args) is not True:
@@ -179,58 +178,164 @@ def _two_tensors(entries: dict[Any, Entry], general: Plan) -> Plan:
             explain(error, args, kwargs)
             raise
         tick()
-        if result.__class__ is array and result.base is None and result.flags.carray:
-            return tensor_from_array(device, result)
         return adopt(device, result)
 
     return calls_kernels(handler)
 
 
-def _several_tensors(entries: dict[Any, Entry], general: Plan, single: bool) -> Plan:
-    dtypes, plain, array, memory, base = NUMPY_DTYPES, _PLAIN, _Array, MEMORY, BASE
+def _any_form(entries: dict[Any, Entry], general: Plan, facts: OpFacts) -> Plan:
+    """For any number of tensors and lists of tensors, strided ones too; for ops that write, too."""
+    in_place, may_see_neg = facts.writes_self, facts.may_see_neg
 
     def handler(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if kwargs:
+        lowered = _lowered(args, kwargs)
+        if lowered is None:
             return general(args, kwargs)
-        key: list[Any] = []
-        arrays: list[Any] = []
-        index = args[0].get_device()
-        for value in args:
-            if value.__class__ not in plain:
-                arrays.append(value)
-                continue
-            address, dtype, shape = value.data_ptr(), value.dtype, value.shape
-            if not address or value.get_device() != index or dtype not in dtypes:
-                return general(args, kwargs)
-            numpy_dtype, stride = dtypes[dtype], value.stride()
-            key += (dtype, shape, stride)
-            if value.is_contiguous():
-                arrays.append(array(shape, numpy_dtype, memory, address - base))
-            else:
-                steps = [numpy_dtype.itemsize * step for step in stride]
-                arrays.append(array(shape, numpy_dtype, memory, address - base, steps))
-        key += (index, *_settings(args))
-        entry = entries.get(tuple(key))
-        if entry is None:
+        key, arrays = lowered
+        entry = entries.get(key)
+        if entry is None or (in_place and _overlap(args, arrays)):
             return general(args, kwargs)
-        function, tick, device, explain, when = entry
-        if when is not None and when(*args) is not True:
+        if may_see_neg and any(tensor.is_neg() for tensor in tensors_in(args, kwargs)):
+            return general(args, kwargs)
+        function, tick, device, explain, when, finish = entry
+        if when is not None and when(*args, **kwargs) is not True:
             return general(args, kwargs)
         try:
-            result = function(*arrays)
+            answer = function(*arrays, **kwargs)
         except Unsupported:
             return general(args, kwargs)
         except Exception as error:  # the kernel's own error reaches the caller, with a note
             explain(error, args, kwargs)
             raise
         tick()
-        return adopt(device, result) if single else tuple([adopt(device, r) for r in result])
+        return finish(device, args, arrays, answer)
 
     return calls_kernels(handler)
 
 
+def _overlap(args: tuple[Any, ...], arrays: list[Any]) -> bool:
+    """Whether the first tensor may share memory with another argument that is not the same tensor."""
+    target, array = args[0], arrays[0]
+    for value, other in zip(args[1:], arrays[1:], strict=True):
+        if other.__class__ is _Array and value is not target and _share_memory(array, other):
+            return True
+    return False
+
+
+# -- results ----------------------------------------------------------------------------------------------------------
+
+
+def finish_for(facts: OpFacts, *, writes_itself: bool) -> Finish:
+    """How a kernel's answer becomes what the op returns; ``writes_itself``: it wrote into its arguments, as the op does."""
+    returns = facts.schema.returns
+    if facts.written and not writes_itself:
+        return _write_first
+    if facts.written:
+        return _return_first if returns else _return_nothing
+    if len(returns) > 1:
+        return _return_tuple
+    return _return_list if "List" in str(returns[0].type) else _return_one
+
+
+def _write_first(_device: Device, args: tuple[Any, ...], arrays: list[Any], answer: Any) -> Any:
+    np.copyto(arrays[0], answer, casting="unsafe")  # the general path has checked that the dtypes allow it
+    return args[0]
+
+
+def _return_first(_device: Device, args: tuple[Any, ...], _arrays: list[Any], _answer: Any) -> Any:
+    return args[0]
+
+
+def _return_nothing(_device: Device, _args: tuple[Any, ...], _arrays: list[Any], _answer: Any) -> None:
+    return None
+
+
+def _return_one(device: Device, _args: tuple[Any, ...], _arrays: list[Any], answer: Any) -> Any:
+    return adopt(device, answer)
+
+
+def _return_tuple(device: Device, _args: tuple[Any, ...], _arrays: list[Any], answer: Any) -> Any:
+    return tuple([adopt(device, result) for result in answer])
+
+
+def _return_list(device: Device, _args: tuple[Any, ...], _arrays: list[Any], answer: Any) -> Any:
+    return [adopt(device, result) for result in answer]
+
+
 def adopt(device: Device, result: Any) -> torch.Tensor | None:
     """A tensor out of what a kernel returned; row-major, as PyTorch wants every result that comes here."""
-    if result is None:
+    if result.__class__ is _Array and result.base is None and result.flags.carray:
+        return tensor_from_array(device, result)
+    if isinstance(result, np.generic):
+        return tensor_from_array(device, np.asarray(result))
+    return None if result is None else adopt_array(device, np.asarray(result, order="C"))
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+#
+# A key is the device's index, then for each argument in order: dtype and shape of a tensor, its strides if it is not
+# contiguous; the class and value of anything else. Of a float only the class: a learning rate changes what is computed, not how.
+
+
+def _lowered(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], list[Any]] | None:
+    """The key of a call, and its arguments with arrays in place of tensors; ``None`` for a call the hot path does not serve."""
+    first = args[0] if args else None
+    if first.__class__ is list and first:
+        first = first[0]
+    if first.__class__ not in _PLAIN:
         return None
-    return adopt_array(device, np.asarray(result, order="C"))
+    key: list[Any] = [first.get_device()]
+    arrays: list[Any] = []
+    for value in args:
+        if value.__class__ in _PLAIN:
+            array = _lower(value, key)
+        elif value.__class__ is list and value and value[0].__class__ in _PLAIN:
+            array = _lower_list(value, key)
+        else:
+            key += _constant(value)
+            arrays.append(value)
+            continue
+        if array is None:
+            return None
+        arrays.append(array)
+    for name, value in kwargs.items():
+        if isinstance(value, torch.Tensor | list | tuple):
+            return None
+        key += (name, *_constant(value))
+    return tuple(key), arrays
+
+
+def _lower(tensor: torch.Tensor, key: list[Any]) -> Any:
+    """The array of a tensor on the device that ``key`` begins with, or ``None``; its signature goes into ``key``."""
+    address, dtype, shape = tensor.data_ptr(), tensor.dtype, tensor.shape
+    if not address or tensor.get_device() != key[0] or dtype not in NUMPY_DTYPES:
+        return None
+    if tensor.is_contiguous():
+        key += (dtype, shape)
+        return _Array(shape, NUMPY_DTYPES[dtype], MEMORY, address - BASE)
+    stride, numpy_dtype = tensor.stride(), NUMPY_DTYPES[dtype]
+    key += (dtype, shape, stride)
+    itemsize = numpy_dtype.itemsize
+    return _Array(shape, numpy_dtype, MEMORY, address - BASE, [itemsize * step for step in stride])
+
+
+def _lower_list(tensors: list[Any], key: list[Any]) -> list[Any] | None:
+    key.append(len(tensors))
+    arrays: list[Any] = []
+    for tensor in tensors:
+        array = _lower(tensor, key) if tensor.__class__ in _PLAIN else None
+        if array is None:
+            return None
+        arrays.append(array)
+    return arrays
+
+
+def _constant(value: Any) -> tuple[Any, ...]:
+    kind = value.__class__
+    if kind is float:
+        return (kind,)
+    return (kind, tuple(value) if kind is list else value)
+
+
+def _constants(values: tuple[Any, ...]) -> list[Any]:
+    return [part for value in values for part in _constant(value)]

@@ -67,6 +67,7 @@ class Invocation:
         self._lower = lower_for(device)
         self.plain_results = False  # the last results were row-major where PyTorch wants them to be
         self._checked = 0
+        self._always_plain = True  # so were all results of contiguous arguments
         self._trusted = False  # the last results were not checked: enough were
         returns = schema_of(facts.functional or facts.op).returns
         self._returns_list = len(returns) == 1 and "List" in str(returns[0].type)
@@ -74,11 +75,11 @@ class Invocation:
             facts.name == "aten::copy_" or torch.Tag.pointwise in (facts.functional or facts.op).tags
         )
         self._may_omit = any(a.name == "output_mask" for a in facts.arguments)
-        self._writes_itself = bool(facts.written) and kernel.op == facts.name
+        self.writes_itself = bool(facts.written) and kernel.op == facts.name
 
     def adapter(self) -> Invoke:
         """The way to call the kernel for this op."""
-        if self._writes_itself:
+        if self.writes_itself:
             return self._run_writing
         if self.facts.out_names:
             return self._run_out
@@ -97,6 +98,7 @@ class Invocation:
         self.plain_results = self._trusted or all(
             e is not None and e.dtype in NUMPY_DTYPES and e.stride() == row_major(e.shape) for e in expected
         )
+        self._always_plain = self._always_plain and (self.plain_results or not _all_contiguous(args, kwargs))
         if self._returns_list:
             return lifted
         return lifted[0] if len(lifted) == 1 else tuple(lifted)
@@ -110,6 +112,7 @@ class Invocation:
         results, _ = self._results(self.facts.functional, args, kwargs)
         self._check_fits(results[0], target)
         self._store(target, adopt_array(self.device, results[0]))
+        self.plain_results = True
         return target
 
     def _run_out(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -140,6 +143,7 @@ class Invocation:
             self._check_written(written, args[1:], kwargs)
             expected_results(self.facts.op, args, kwargs)
         answer = self._call(args, kwargs)
+        self.plain_results = True
         returns = self.facts.schema.returns
         if not returns:
             return None
@@ -189,8 +193,13 @@ class Invocation:
         return results, expected
 
     def _expected_of(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expected | None:
-        contiguous = all(t.is_contiguous() for t in tensors_in(args, kwargs))
-        self._trusted = self._checked >= MAX_CHECKED and contiguous and not self._debug
+        self._trusted = (
+            self._checked >= MAX_CHECKED
+            and self._always_plain
+            and not self._debug
+            and _all_contiguous(args, kwargs)
+            and not any(isinstance(v, torch.memory_format) for v in (*args, *kwargs.values()))
+        )
         if self._trusted:
             return None
         self._checked += 1
@@ -267,6 +276,10 @@ class Invocation:
         note = f"raised by kernel {self.name} for {self.facts.name} on {self.device.name} with ({shapes})"
         if hasattr(error, "add_note"):
             error.add_note(note)
+
+
+def _all_contiguous(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return all(t.is_contiguous() for t in tensors_in(args, kwargs))
 
 
 def _looks(value: Any) -> str:

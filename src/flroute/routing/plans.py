@@ -356,17 +356,19 @@ def _ask(
 def _warming(plan: Plan, hot: HotPath, invocation: Invocation, tally: Callable[[], Tally]) -> Plan:
     """A plan whose signatures take the hot path once a call has passed every check."""
     facts, kernel = invocation.facts, invocation.kernel
+    finish = hot_path.finish_for(facts, writes_itself=invocation.writes_itself)
     when = None
     if kernel.when is not None:
         predicate = kernel.when
 
-        def when(*args: Any) -> bool | str:
-            return _ask(predicate, facts, invocation.name, args, {})
+        def when(*args: Any, **kwargs: Any) -> bool | str:
+            return _ask(predicate, facts, invocation.name, args, kwargs)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = plan(args, kwargs)
         if invocation.plain_results:
-            entry = hot_path.Entry(kernel.function, tally().tick, invocation.device, invocation.explain, when)
+            explain = invocation.explain
+            entry = hot_path.Entry(kernel.function, tally().tick, invocation.device, explain, when, finish)
             hot.remember(args, kwargs, entry)
         return result
 

@@ -36,7 +36,10 @@ def view_call(op: Any) -> Callable[..., Any]:
 
 
 def _t(tensor: torch.Tensor) -> Geometry | None:
-    return _transpose(tensor, 0, 1) if tensor.dim() == 2 else None
+    sizes, strides = tensor.shape, tensor.stride()
+    if len(sizes) != 2:
+        return None
+    return (sizes[1], sizes[0]), (strides[1], strides[0]), int(tensor.storage_offset())
 
 
 def _transpose(tensor: torch.Tensor, dim0: int, dim1: int) -> Geometry | None:
