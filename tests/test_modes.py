@@ -333,6 +333,8 @@ def test_host_tensors_of_other_layouts_are_left_alone() -> None:
         assert (meta.t() + meta.t()).shape == (3, 2)
         nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
         assert nested.unbind()[1].tolist() == [1.0] * 3
+        assert (nested.relu() + nested)[0].tolist() == [2.0] * 2
+        assert (sparse * sparse).neg().to_dense().tolist() == (-dense).tolist()
         mkldnn = torch.ones(2, 3).to_mkldnn()
         assert mkldnn.to_dense().tolist() == [[1.0] * 3] * 2
         quantized = torch.quantize_per_tensor(dense, 0.5, 0, torch.quint8)

@@ -36,10 +36,11 @@ class Seen(NamedTuple):
 
 
 def seen_of(tensors: Iterable[torch.Tensor]) -> Seen:
-    """Dtypes and shapes, in order."""
+    """Dtypes and shapes, in order; a nested tensor has no shape."""
     tensors = list(tensors)
     return Seen(
-        tuple(str(t.dtype).removeprefix("torch.") for t in tensors), tuple(tuple(t.shape) for t in tensors)
+        tuple(str(t.dtype).removeprefix("torch.") for t in tensors),
+        tuple(() if t.is_nested else tuple(t.shape) for t in tensors),
     )
 
 

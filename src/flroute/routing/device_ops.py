@@ -25,17 +25,22 @@ aten = torch.ops.aten
 
 
 def view_handler(router: Router, facts: OpFacts) -> Plan:
-    """A call of a metadata op, counted per device."""
-    call = view_call(facts.op)
-    ticks: dict[tuple[torch.device, torch.dtype], Callable[[], int]] = {}
+    """A call of a metadata op, counted per device; host tensors, of whatever layout, stay with PyTorch."""
+    op, on_device = facts.op, view_call(facts.op)
+    plans: dict[tuple[torch.device, torch.dtype], tuple[Callable[..., Any], Callable[[], int]]] = {}
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        result = call(*args, **kwargs)
         tensor = args[0] if args else next(iter(kwargs.values()))
-        tick = ticks.get((tensor.device, tensor.dtype))
-        if tick is None:
+        plan = plans.get((tensor.device, tensor.dtype))
+        if plan is None:
+            call = on_device if tensor.device.type == DEVICE_TYPE else op
+            result = call(*args, **kwargs)
             tally = router.tally(facts, Route.VIEW, str(tensor.device), Reason.METADATA, seen_of([tensor]))
-            tick = ticks[tensor.device, tensor.dtype] = tally.tick
+            plans[tensor.device, tensor.dtype] = call, tally.tick
+            tally.tick()
+            return result
+        call, tick = plan
+        result = call(*args, **kwargs)
         tick()
         return result
 

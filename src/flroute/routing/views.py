@@ -1,4 +1,4 @@
-"""The view route: metadata ops never touch data, so PyTorch's own host implementation serves every device, aliases and all.
+"""The view route: metadata ops never touch data, so PyTorch's own host implementation serves ``fl``, aliases and all.
 
 Some host implementations compute sizes and strides and then dispatch ``as_strided``, which for ``fl`` comes back into
 Python. For the commonest, sizes and strides are computed here, and ``as_strided`` is the only call.
@@ -20,7 +20,7 @@ _as_strided = boxed_redispatch(torch.ops.aten.as_strided.default)
 
 
 def view_call(op: Any) -> Callable[..., Any]:
-    """How ``op`` is called to get a view: takes the op's arguments."""
+    """How ``op`` is called to get a view of a device tensor: takes the op's arguments."""
     redispatch = boxed_redispatch(op)
     geometry = _GEOMETRIES.get(op.name())
     if geometry is None:
