@@ -15,7 +15,6 @@ GAPS: dict[str, str] = {
     # policy
     "test_fallback.py::test_a_device_tensor_can_be_printed_whatever_the_policy": "printing runs ops that fall back",
     # modes and transforms
-    "test_backward.py::test_a_users_mode_sees_host_backward_without_the_patched_guard": "modes are off in backward there",
     "test_session.py::test_sessions_closed_out_of_order_leave_nothing_behind": "the current device is not restored",
 }
 

@@ -399,6 +399,27 @@ print(counter.get_total_flops())
     assert done.stdout.split() == [str(3 * 2 * 27)]
 
 
+def test_an_error_under_a_users_mode_without_the_patched_guard() -> None:
+    code = """
+from flroute.device import guard
+guard.guard_can_be_patched = lambda: False
+import torch, flroute
+from torch.utils.flop_counter import FlopCounterMode
+with flroute.enable("reference", fallback="allow"):
+    x = torch.ones(2, requires_grad=True)
+    y = torch.lgamma(x).sum()
+flroute.session.process_router().settings = flroute.settings.load_settings(fallback="error")
+try:
+    with FlopCounterMode(display=False):
+        y.backward()
+except flroute.FallbackError as error:
+    print(str(error).split()[0])
+"""
+    done = python(code)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == ["aten::digamma"]
+
+
 # What autograd offers ----------------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ContextDecorator, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ContextDecorator, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import cache
 from types import TracebackType
@@ -14,6 +14,7 @@ import torch
 
 from flroute import activation, registry
 from flroute.device import guard, table
+from flroute.device.tensors import is_on_device
 from flroute.errors import DeviceError, FlrouteError
 from flroute.report import Report
 from flroute.routing.accounting import DecisionLog
@@ -317,17 +318,17 @@ def _current(index: int) -> Iterator[None]:
         table.set_current_index(before)
 
 
-@contextmanager
-def _outside_modes() -> Iterator[None]:
-    with outside_dispatch_modes():
-        yield
-
-
 @cache
 def _lift_modes_in_backward() -> None:
-    """Where PyTorch's device guard could not be patched: no dispatch mode is active while autograd runs.
+    """Where PyTorch's device guard could not be patched: no dispatch mode is active while autograd runs over the device.
 
     An error that leaves a mode inside the autograd engine would end the process (device/guard.py); one that leaves a
-    kernel registered with PyTorch does not, and there the same router decides.
+    kernel registered with PyTorch does not, and there the same router decides. A pass that starts on the host, with no
+    session in this thread, is the host's own: the user's modes see it.
     """
-    wrap_backward(_outside_modes)
+
+    def around(roots: Any) -> AbstractContextManager[Any]:
+        of_host = all(isinstance(root, torch.Tensor) and not is_on_device(root) for root in roots)
+        return nullcontext() if of_host and not _thread.modes else outside_dispatch_modes()
+
+    wrap_backward(around)

@@ -197,7 +197,7 @@ def seeding_everything(code: Any) -> bool:
 
 
 @contextmanager
-def single_threaded_backward() -> Iterator[None]:
+def single_threaded_backward(_roots: Any = ()) -> Iterator[None]:
     """Backward passes started inside run in the calling thread."""
     with torch.autograd.set_multithreading_enabled(False):
         yield
@@ -366,17 +366,17 @@ def _exchange_python_halves(one: torch.Tensor, other: torch.Tensor) -> None:
         setattr(other, name, ours)
 
 
-def wrap_backward(around: Callable[[], Any]) -> None:
-    """Run every backward pass inside ``around()``, a context manager.
+def wrap_backward(around: Callable[[Any], Any]) -> None:
+    """Run every backward pass inside ``around(roots)``, a context manager; a root is a tensor or a ``GradientEdge``.
 
     ``torch.autograd`` imports the name from ``torch.autograd.graph``: both are replaced.
     """
     run = torch.autograd.graph._engine_run_backward
 
     @functools.wraps(run)
-    def run_inside(*args: Any, **kwargs: Any) -> Any:
-        with around():
-            return run(*args, **kwargs)
+    def run_inside(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        with around(t_outputs):
+            return run(t_outputs, *args, **kwargs)
 
     torch.autograd.graph._engine_run_backward = run_inside
     torch.autograd._engine_run_backward = run_inside  # type: ignore[attr-defined]
