@@ -158,6 +158,15 @@ def with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     return torch.ops.aten.as_strided.default.redispatch(HOST_KEYS, tensor, tensor.shape, strides)  # type: ignore[no-any-return]
 
 
+def without_repeats(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with one element of each dimension of stride 0: each memory location once, as ``copy_`` wants its target."""
+    strides = tensor.stride()
+    if 0 not in strides:
+        return tensor
+    shape = [size if step else min(size, 1) for size, step in zip(tensor.shape, strides, strict=True)]
+    return torch.ops.aten.as_strided.default.redispatch(HOST_KEYS, tensor, shape, strides)  # type: ignore[no-any-return]
+
+
 def with_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The same bytes under another dtype of the same width."""
     return torch.ops.aten.view.dtype.redispatch(HOST_KEYS, tensor, dtype)  # type: ignore[no-any-return]

@@ -12,6 +12,7 @@ import torch
 from flroute.device.table import DEVICE_TYPE
 from flroute.routing import rnn_cells, transfers
 from flroute.routing.accounting import Tally, seen_of
+from flroute.routing.overlap import refuse_partial
 from flroute.routing.placement import device_of_call
 from flroute.routing.plans import ComputeHandler, Plan
 from flroute.routing.schema import OpFacts, tensors_in
@@ -95,7 +96,7 @@ def _copy_handler(router: Router, facts: OpFacts) -> Plan:
         if resizes:
             transfers.copy_and_resize(source, target)
         if source.device == target.device:
-            transfers.refuse_partial_overlap(target, source)
+            refuse_partial(target, source)
         if source.device == target.device and not transfers.is_plain_copy(source, target):
             router.handler(aten.copy_.default)((target, source), {})
             return target
@@ -129,7 +130,7 @@ def _copy_inplace_handler(router: Router, facts: OpFacts) -> Plan:
         target, source = args[0], args[1]
         if source.device == target.device:
             if target.device.type == DEVICE_TYPE:
-                transfers.refuse_partial_overlap(target, source)
+                refuse_partial(target, source)
             if target.device.type == DEVICE_TYPE and transfers.is_plain_copy(source, target):
                 router(aten._copy_from.default, (source, target), {})
                 return target

@@ -19,7 +19,7 @@ from flroute.device.capsule import span_of
 from flroute.device.dtypes import NUMPY_CARRIERS
 from flroute.device.memory import DeviceArray
 from flroute.device.table import DEVICE_TYPE, Device, device_at
-from flroute.device.tensors import adopt_host, point_at, restrided, view_of_storage
+from flroute.device.tensors import adopt_host, point_at, restrided, view_of_storage, without_repeats
 from flroute.errors import DeviceError, FlrouteError
 from flroute.routing import transfers
 from flroute.routing.expected import expected_results
@@ -171,15 +171,14 @@ class HostCall:
                 if tensor.layout == torch.strided
                 else None
             )
-            if stand_in is None or stand_in.keep is None or id(tensor) in resized or not tensor.numel():
+            if stand_in is None or stand_in.keep is None or id(tensor) in resized:
                 continue
-            nbytes = span_of(tensor.shape, tensor.stride()) * tensor.dtype.itemsize
-            start = tensor.storage_offset() * tensor.dtype.itemsize - stand_in.start
-            device = device_at(tensor.device.index)
-            device.memory.copy_from_host(
-                device.vendor_index, stand_in.keep.data_ptr() + start, tensor.data_ptr(), nbytes
-            )
-            self.bytes_to_device += nbytes
+            host = self._lowered[id(tensor)][1]
+            moved = transfers.Moved()
+            # the elements alone: what lies between them may have been written meanwhile
+            transfers.move(without_repeats(host), without_repeats(tensor), moved)
+            self.bytes_to_host += moved.to_host
+            self.bytes_to_device += moved.to_device
 
     def _lift(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):

@@ -23,15 +23,13 @@ from flroute.kernels import Kernel
 from flroute.routing.arrays import lower_argument, lower_for
 from flroute.routing.expected import Expected, expected_results, host_results
 from flroute.routing.fallback import InKernel, calls_kernels
+from flroute.routing.overlap import check_of
 from flroute.routing.schema import OpFacts, bind, tensors_in, written_tensors
-from flroute.routing.transfers import refuse_partial_overlap, resize
+from flroute.routing.transfers import resize
 from flroute.torch_compat import schema_of
 
 Invoke = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 StoreTensor = Callable[[torch.Tensor, torch.Tensor], None]
-
-_MAY_OVERLAP = frozenset({"aten::fill_", "aten::zero_"})
-"""Every element gets the same value; the host does not look."""
 
 MAX_CHECKED = 256
 """Calls on the general path whose results are compared with PyTorch's shape rules, per signature of dtypes. Sequence lengths
@@ -71,9 +69,7 @@ class Invocation:
         self._trusted = False  # the last results were not checked: enough were
         returns = schema_of(facts.functional or facts.op).returns
         self._returns_list = len(returns) == 1 and "List" in str(returns[0].type)
-        self._is_pointwise = (
-            facts.name == "aten::copy_" or torch.Tag.pointwise in (facts.functional or facts.op).tags
-        )
+        self._check_overlap = check_of(facts)
         self._may_omit = any(a.name == "output_mask" for a in facts.arguments)
         self.writes_itself = bool(facts.written) and kernel.op == facts.name
 
@@ -105,7 +101,7 @@ class Invocation:
 
     def _run_inplace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         target = args[0]
-        self._check_written([target], args[1:], kwargs)
+        self._check_overlap(target, args, kwargs)
         expected_results(
             self.facts.op, args, kwargs
         )  # raises what the host would, before anything is written
@@ -119,7 +115,8 @@ class Invocation:
         names = self.facts.out_names
         outs = [kwargs[name] for name in names]
         inputs = {name: value for name, value in kwargs.items() if name not in names}
-        self._check_written(outs, args, inputs)
+        for out in outs:
+            self._check_overlap(out, args, inputs)
         expected_results(self.facts.op, args, kwargs)
         results, _ = self._results(self.facts.functional, args, inputs)
         made = [adopt_array(self.device, result) for result in results]
@@ -140,7 +137,8 @@ class Invocation:
         if any(t.is_conj() or t.is_neg() for t in written):
             raise Unsupported("the tensor to write is a lazy conj or neg view")
         if self.facts.writes_self:
-            self._check_written(written, args[1:], kwargs)
+            for target in written:
+                self._check_overlap(target, args, kwargs)
             expected_results(self.facts.op, args, kwargs)
         answer = self._call(args, kwargs)
         self.plain_results = True
@@ -223,23 +221,6 @@ class Invocation:
             f"kernel {self.name} returned a wrong result {position} for {self.facts.name} on {self.device.name}: {got}; "
             f"PyTorch expects {'nothing' if want is None else _looks(want)}. The result was not passed on."
         )
-
-    def _check_written(
-        self, written: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """PyTorch's overlap rules (ATen/MemoryOverlap.h), which its host kernels check by themselves."""
-        name = self.facts.schema.name
-        if name in _MAY_OVERLAP:
-            return
-        for target in written:
-            if any(size > 1 and step == 0 for size, step in zip(target.shape, target.stride(), strict=True)):
-                raise RuntimeError(
-                    "unsupported operation: more than one element of the written-to tensor refers to a "
-                    "single memory location. Please clone() the tensor before performing the operation."
-                )
-            if self._is_pointwise:
-                for source in tensors_in(args, kwargs):
-                    refuse_partial_overlap(target, source)
 
     def _check_fits(self, result: Any, target: torch.Tensor) -> None:
         if tuple(result.shape) != tuple(target.shape):

@@ -149,23 +149,6 @@ def read_scalar(tensor: torch.Tensor) -> Any:
     return host.reshape(()).item()
 
 
-def refuse_partial_overlap(target: torch.Tensor, source: torch.Tensor) -> None:
-    """PyTorch's rule for element-wise ops (ATen/MemoryOverlap.h): dense tensors are the same memory or share none.
-
-    Raises:
-        RuntimeError: as on the host.
-    """
-    if target is source or not (target.is_contiguous() and source.is_contiguous()):
-        return
-    start, end = target.data_ptr(), target.data_ptr() + target.numel() * target.dtype.itemsize
-    low, high = source.data_ptr(), source.data_ptr() + source.numel() * source.dtype.itemsize
-    if low < end and start < high and (start, end, target.stride()) != (low, high, source.stride()):
-        raise RuntimeError(
-            "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory "
-            "location. Please clone() the tensor before performing the operation."
-        )
-
-
 def is_plain_copy(source: torch.Tensor, target: torch.Tensor) -> bool:
     """Same dtype, shape and strides, dense, no lazy bits: the bytes of one are the bytes of the other."""
     return (
