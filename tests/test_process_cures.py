@@ -33,7 +33,7 @@ def test_installing_again_changes_nothing() -> None:
     def state() -> tuple[Any, ...]:
         storage = torch.UntypedStorage
         engine = (torch.autograd._engine_run_backward, torch.autograd.graph._engine_run_backward)
-        return (storage.__new__, storage._new_shared.__func__, *engine)
+        return (storage.__new__, storage._new_shared.__func__, torch._tensor_str._tensor_str, *engine)
 
     before = state()
     for cure in CURES:
@@ -333,3 +333,43 @@ def test_a_short_process_that_ran_backward_exits_cleanly() -> None:
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
+
+
+# Printing ---------------------------------------------------------------------------------------------------------
+
+numbers = torch.arange(6.0, device="cpu").reshape(2, 3) / 7
+PRINTED: dict[str, torch.Tensor] = {
+    "floats": numbers,
+    "one number": numbers[1, 2],
+    "nothing": numbers[:0],
+    "not contiguous": numbers.t(),
+    "integers": numbers.to(torch.int8),
+    "truth": numbers > 0.5,
+    "bfloat16": numbers.bfloat16(),
+    "float8": numbers.to(torch.float8_e4m3fn),
+    "complex": torch.complex(numbers, -numbers).conj(),
+    "negated": torch.complex(numbers, numbers).conj().imag,
+    "infinite": torch.tensor([float("nan"), float("inf"), 1.0]),
+    "summarized": torch.arange(2400.0).reshape(40, 60),
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_tensors_are_printed_as_on_the_host(name: str) -> None:
+    host = PRINTED[name]
+    there = host.to(DEVICE)
+    with torch._tensor_str.printoptions(linewidth=10_000):
+        expected = repr(host)
+        assert repr(there).replace(", device='fl:0'", "") == expected
+        with flroute.enable("reference", fallback="error") as session:
+            assert repr(there).replace(", device='fl:0'", "") == expected
+    assert {str(decision.route) for decision in session.decisions} <= {"copy", "decomposed"}
+
+
+def test_a_printed_tensor_keeps_its_history() -> None:
+    weight = nn.Parameter(torch.ones(2, device=DEVICE))
+    assert "Parameter containing" in repr(weight)
+    assert "requires_grad=True" in repr(weight)
+    assert "grad_fn=<MulBackward0>" in repr(weight * 2)
+    assert "device='fl:0'" in repr(weight)
+    assert torch.vmap(lambda row: repr(row).startswith("BatchedTensor") * row)(weight).tolist() == [1.0, 1.0]

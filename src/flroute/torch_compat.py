@@ -47,6 +47,7 @@ PRIVATE_NAMES: dict[str, str] = {
     "torch._C._acc.DeviceGuard": "a device from Python",
     "torch.autograd.graph._engine_run_backward": "the entry to the autograd engine",
     "torch.autograd._engine_run_backward": "the same name where torch.autograd keeps it",
+    "torch._tensor_str._tensor_str": "how the elements of a tensor are printed",
     "torch.nn.Module._apply": "every conversion of a module",
     "torch.utils._device.DeviceContext": "the default device",
     "torch.utils._device._device_constructors": "the functions that take a default device",
@@ -364,6 +365,17 @@ def _exchange_python_halves(one: torch.Tensor, other: torch.Tensor) -> None:
         ours, theirs = getattr(one, name, None), getattr(other, name, None)
         setattr(one, name, theirs)
         setattr(other, name, ours)
+
+
+def before_printing(prepare: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Print ``prepare(tensor)`` wherever the elements of a tensor are printed."""
+    render = torch._tensor_str._tensor_str
+
+    @functools.wraps(render)
+    def render_prepared(self: torch.Tensor, indent: int) -> Any:
+        return render(prepare(self), indent)
+
+    torch._tensor_str._tensor_str = render_prepared
 
 
 def wrap_backward(around: Callable[[Any], Any]) -> None:

@@ -17,8 +17,9 @@ from torch.multiprocessing import reductions
 
 from flroute.device.serialization import storage_on_device
 from flroute.device.table import DEVICE_TYPE, to_index
+from flroute.device.tensors import is_on_device
 from flroute.errors import DeviceError
-from flroute.torch_compat import single_threaded_backward, wrap_backward
+from flroute.torch_compat import before_printing, single_threaded_backward, wrap_backward
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,14 @@ def _run_backward_in_the_calling_thread() -> None:
     wrap_backward(single_threaded_backward)
 
 
+# Printing ---------------------------------------------------------------------------------------------------------
+
+
+def _print_from_the_host() -> None:
+    """PyTorch computes to print (extremes, widths); of devices that compile each op it prints a copy on the host."""
+    before_printing(lambda tensor: tensor.to("cpu") if is_on_device(tensor) else tensor)
+
+
 CURES: tuple[Cure, ...] = (
     Cure(
         "storages made by device",
@@ -138,5 +147,10 @@ CURES: tuple[Cure, ...] = (
         "backward passes in the calling thread",
         "the autograd engine's own device threads would abort the process at exit",
         functools.cache(_run_backward_in_the_calling_thread),
+    ),
+    Cure(
+        "tensors printed from a copy on the host",
+        'print(tensor) would fall back, and raise where the policy is fallback="error"',
+        functools.cache(_print_from_the_host),
     ),
 )

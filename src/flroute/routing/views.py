@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from flroute.device.table import device_at
+from flroute.device.tensors import empty_strided, point_at
 from flroute.torch_compat import HOST_KEYS, boxed_redispatch
 
 Geometry = tuple[Any, Any, int]
@@ -21,6 +23,8 @@ _as_strided = boxed_redispatch(torch.ops.aten.as_strided.default)
 
 def view_call(op: Any) -> Callable[..., Any]:
     """How ``op`` is called to get a view of a device tensor: takes the op's arguments."""
+    if op is torch.ops.aten.set_.default:
+        return _set_to_nothing
     redispatch = boxed_redispatch(op)
     geometry = _GEOMETRIES.get(op.name())
     if geometry is None:
@@ -33,6 +37,12 @@ def view_call(op: Any) -> Callable[..., Any]:
         return _as_strided(HOST_KEYS, args[0], *found)
 
     return call
+
+
+def _set_to_nothing(tensor: torch.Tensor) -> torch.Tensor:
+    """``set_()``: the host's own would take a host storage."""
+    point_at(tensor, empty_strided(device_at(tensor.device.index), (0,), None, tensor.dtype))
+    return tensor
 
 
 def _t(tensor: torch.Tensor) -> Geometry | None:
