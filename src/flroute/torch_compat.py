@@ -373,7 +373,7 @@ def before_printing(prepare: Callable[[torch.Tensor], torch.Tensor]) -> None:
 
     @functools.wraps(render)
     def render_prepared(self: torch.Tensor, indent: int) -> Any:
-        return render(prepare(self), indent)
+        return render(prepare(self), indent)  # type: ignore[no-untyped-call]
 
     torch._tensor_str._tensor_str = render_prepared
 

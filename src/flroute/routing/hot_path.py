@@ -43,6 +43,8 @@ class Entry(NamedTuple):
     explain: Callable[[Exception, tuple[Any, ...], dict[str, Any]], None]
     when: Callable[..., bool | str] | None
     finish: Finish
+    layouts: tuple[Any, ...] = ()
+    """For each argument: shape, numpy dtype and strides in bytes of a tensor, a list of these, or ``None``."""
 
 
 class HotPath:
@@ -70,12 +72,12 @@ class HotPath:
         may_be_lazy = self._facts.may_see_conj or bool(self._facts.written)
         if may_be_lazy and any(t.is_complex() for t in tensors_in(args, kwargs)):
             return
-        lowered = _lowered(args, kwargs)
-        if lowered is None:
+        key = _key(args, kwargs)
+        if key is None or not all(t.dtype in NUMPY_DTYPES for t in tensors_in(args, {})):
             return
         if len(self._entries) >= MAX_ENTRIES:
             self._entries.clear()
-        self._entries[lowered[0]] = entry
+        self._entries[key] = entry._replace(layouts=tuple(map(_layout, args)))
 
 
 def serves(facts: OpFacts) -> bool:
@@ -113,25 +115,28 @@ def _leading_tensors(kinds: list[str]) -> int:
 
 def _one_tensor(entries: dict[Any, Entry], general: Plan, any_form: Plan) -> Plan:
     """For ops of one contiguous tensor and one result, without a list or a loop over arguments."""
-    dtypes, plain, array, memory, base = NUMPY_DTYPES, _PLAIN, _Array, MEMORY, BASE
+    plain, array, memory, base = _PLAIN, _Array, MEMORY, BASE
 
     def handler(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         a = args[0] if args else None
         if kwargs or a.__class__ not in plain:
             return any_form(args, kwargs)
-        shape, dtype = a.shape, a.dtype
-        if len(args) == 1:
-            entry = entries.get((a.get_device(), dtype, shape))
-        else:
-            entry = entries.get((a.get_device(), dtype, shape, *_constants(args[1:])))
-        address = a.data_ptr()
-        if entry is None or not address or not a.is_contiguous():
-            return any_form(args, kwargs)
-        function, tick, device, explain, when, _ = entry
-        if when is not None and when(*args) is not True:
+        index = a.get_device()
+        if index < 0:  # the host's: it may have no shape (nested) or no data pointer (sparse)
             return general(args, kwargs)
+        if len(args) == 1:
+            entry = entries.get((index, a.dtype, a.shape))
+        else:
+            entry = entries.get((index, a.dtype, a.shape, *_constants(args[1:])))
+        if entry is None or not a.is_contiguous():
+            return any_form(args, kwargs)
+        address = a.data_ptr()
+        function, tick, device, explain, when, _, layouts = entry
+        if not address or (when is not None and when(*args) is not True):
+            return general(args, kwargs)
+        shape, dtype, _ = layouts[0]
         try:
-            result = function(array(shape, dtypes[dtype], memory, address - base), *args[1:])
+            result = function(array(shape, dtype, memory, address - base), *args[1:])
         except Unsupported:
             return general(args, kwargs)
         except Exception as error:  # the kernel's own error reaches the caller, with a note
@@ -145,7 +150,7 @@ def _one_tensor(entries: dict[Any, Entry], general: Plan, any_form: Plan) -> Pla
 
 def _two_tensors(entries: dict[Any, Entry], general: Plan, any_form: Plan) -> Plan:
     """For ops of two contiguous tensors and one result."""
-    dtypes, plain, array, memory, base = NUMPY_DTYPES, _PLAIN, _Array, MEMORY, BASE
+    plain, array, memory, base = _PLAIN, _Array, MEMORY, BASE
 
     def handler(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs or len(args) < 2:
@@ -153,23 +158,26 @@ def _two_tensors(entries: dict[Any, Entry], general: Plan, any_form: Plan) -> Pl
         a, b = args[0], args[1]
         if a.__class__ not in plain or b.__class__ not in plain:
             return any_form(args, kwargs)
-        shape, dtype, shape_b, dtype_b, index = a.shape, a.dtype, b.shape, b.dtype, a.get_device()
-        if len(args) == 2:
-            entry = entries.get((index, dtype, shape, dtype_b, shape_b))
-        else:
-            entry = entries.get((index, dtype, shape, dtype_b, shape_b, *_constants(args[2:])))
-        if entry is None or not (a.is_contiguous() and b.is_contiguous()):
+        index = a.get_device()
+        if index < 0 or b.get_device() != index:  # likewise
+            return general(args, kwargs)
+        if not (a.is_contiguous() and b.is_contiguous()):
             return any_form(args, kwargs)
+        if len(args) == 2:
+            entry = entries.get((index, a.dtype, a.shape, b.dtype, b.shape))
+        else:
+            entry = entries.get((index, a.dtype, a.shape, b.dtype, b.shape, *_constants(args[2:])))
+        if entry is None:
+            return general(args, kwargs)
         address, address_b = a.data_ptr(), b.data_ptr()
-        function, tick, device, explain, when, _ = entry
-        if b.get_device() != index or not (address and address_b):
+        function, tick, device, explain, when, _, layouts = entry
+        if not (address and address_b) or (when is not None and when(*args) is not True):
             return general(args, kwargs)
-        if when is not None and when(*args) is not True:
-            return general(args, kwargs)
+        (shape, dtype, _), (shape_b, dtype_b, _) = layouts[0], layouts[1]
         try:
             result = function(
-                array(shape, dtypes[dtype], memory, address - base),
-                array(shape_b, dtypes[dtype_b], memory, address_b - base),
+                array(shape, dtype, memory, address - base),
+                array(shape_b, dtype_b, memory, address_b - base),
                 *args[2:],
             )
         except Unsupported:
@@ -188,16 +196,15 @@ def _any_form(entries: dict[Any, Entry], general: Plan, facts: OpFacts) -> Plan:
     in_place, may_see_neg = facts.writes_self, facts.may_see_neg
 
     def handler(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        lowered = _lowered(args, kwargs)
-        if lowered is None:
+        entry = entries.get(_key(args, kwargs))
+        if entry is None:
             return general(args, kwargs)
-        key, arrays = lowered
-        entry = entries.get(key)
-        if entry is None or (in_place and _overlap(args, arrays)):
+        function, tick, device, explain, when, finish, layouts = entry
+        arrays = _arrays(args, layouts)
+        if arrays is None or (in_place and _overlap(args, arrays)):
             return general(args, kwargs)
         if may_see_neg and any(tensor.is_neg() for tensor in tensors_in(args, kwargs)):
             return general(args, kwargs)
-        function, tick, device, explain, when, finish = entry
         if when is not None and when(*args, **kwargs) is not True:
             return general(args, kwargs)
         try:
@@ -271,63 +278,52 @@ def adopt(device: Device, result: Any) -> torch.Tensor | None:
     return None if result is None else adopt_array(device, np.asarray(result, order="C"))
 
 
-# -- keys -------------------------------------------------------------------------------------------------------------
+# -- keys and arrays --------------------------------------------------------------------------------------------------
 #
 # A key is the device's index, then for each argument in order: dtype and shape of a tensor, its strides if it is not
 # contiguous; the class and value of anything else. Of a float only the class: a learning rate changes what is computed, not how.
 
 
-def _lowered(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], list[Any]] | None:
-    """The key of a call, and its arguments with arrays in place of tensors; ``None`` for a call the hot path does not serve."""
+def _key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+    """The key of a call; ``None`` for one the hot path does not serve."""
     first = args[0] if args else None
     if first.__class__ is list and first:
         first = first[0]
     if first.__class__ not in _PLAIN:
         return None
-    key: list[Any] = [first.get_device()]
-    arrays: list[Any] = []
+    index = first.get_device()
+    if index < 0:  # the host's: it may have no shape (nested) or no data pointer (sparse)
+        return None
+    key: list[Any] = [index]
     for value in args:
         if value.__class__ in _PLAIN:
-            array = _lower(value, key)
+            tensors = (value,)
         elif value.__class__ is list and value and value[0].__class__ in _PLAIN:
-            array = _lower_list(value, key)
+            tensors = value
+            key.append(len(value))
         else:
             key += _constant(value)
-            arrays.append(value)
             continue
-        if array is None:
+        if not _add_tensors(key, tensors):
             return None
-        arrays.append(array)
     for name, value in kwargs.items():
         if isinstance(value, torch.Tensor | list | tuple):
             return None
         key += (name, *_constant(value))
-    return tuple(key), arrays
+    return tuple(key)
 
 
-def _lower(tensor: torch.Tensor, key: list[Any]) -> Any:
-    """The array of a tensor on the device that ``key`` begins with, or ``None``; its signature goes into ``key``."""
-    address, dtype, shape = tensor.data_ptr(), tensor.dtype, tensor.shape
-    if not address or tensor.get_device() != key[0] or dtype not in NUMPY_DTYPES:
-        return None
-    if tensor.is_contiguous():
-        key += (dtype, shape)
-        return _Array(shape, NUMPY_DTYPES[dtype], MEMORY, address - BASE)
-    stride, numpy_dtype = tensor.stride(), NUMPY_DTYPES[dtype]
-    key += (dtype, shape, stride)
-    itemsize = numpy_dtype.itemsize
-    return _Array(shape, numpy_dtype, MEMORY, address - BASE, [itemsize * step for step in stride])
-
-
-def _lower_list(tensors: list[Any], key: list[Any]) -> list[Any] | None:
-    key.append(len(tensors))
-    arrays: list[Any] = []
+def _add_tensors(key: list[Any], tensors: Any) -> bool:
+    """Add what the key has of each tensor; false if one is not a plain tensor on the key's device."""
+    index = key[0]
     for tensor in tensors:
-        array = _lower(tensor, key) if tensor.__class__ in _PLAIN else None
-        if array is None:
-            return None
-        arrays.append(array)
-    return arrays
+        if tensor.__class__ not in _PLAIN or tensor.get_device() != index:
+            return False
+        if tensor.is_contiguous():
+            key += (tensor.dtype, tensor.shape)
+        else:
+            key += (tensor.dtype, tensor.shape, tensor.stride())
+    return True
 
 
 def _constant(value: Any) -> tuple[Any, ...]:
@@ -339,3 +335,36 @@ def _constant(value: Any) -> tuple[Any, ...]:
 
 def _constants(values: tuple[Any, ...]) -> list[Any]:
     return [part for value in values for part in _constant(value)]
+
+
+def _layout(value: Any) -> Any:
+    if isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
+        return [_layout(tensor) for tensor in value]
+    if not isinstance(value, torch.Tensor):
+        return None
+    dtype = NUMPY_DTYPES[value.dtype]
+    strides = None if value.is_contiguous() else tuple(dtype.itemsize * step for step in value.stride())
+    return tuple(value.shape), dtype, strides
+
+
+def _arrays(args: tuple[Any, ...], layouts: tuple[Any, ...]) -> list[Any] | None:
+    """The arguments with arrays in place of tensors; ``None`` if one owns no memory."""
+    arrays: list[Any] = []
+    for value, layout in zip(args, layouts, strict=True):
+        if layout is None:
+            arrays.append(value)
+        elif layout.__class__ is list:
+            items = []
+            for tensor, (shape, dtype, strides) in zip(value, layout, strict=True):
+                address = tensor.data_ptr()
+                if not address:
+                    return None
+                items.append(_Array(shape, dtype, MEMORY, address - BASE, strides))
+            arrays.append(items)
+        else:
+            address = value.data_ptr()
+            if not address:
+                return None
+            shape, dtype, strides = layout
+            arrays.append(_Array(shape, dtype, MEMORY, address - BASE, strides))
+    return arrays
