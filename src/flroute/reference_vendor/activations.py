@@ -12,12 +12,12 @@ from flroute.reference_vendor.support import (
     Array,
     Result,
     check_scalars,
-    kept,
     narrow,
     quiet,
     rounded,
     select,
     wide,
+    without,
 )
 from flroute.vendor import Unsupported, kernel
 
@@ -29,7 +29,7 @@ def relu(x: Array) -> Result:
 
 @kernel("aten::threshold_backward", dtypes=FLOATS)
 def threshold_backward(gradient: Array, x: Array, threshold: float) -> Result:
-    return kept(np.logical_not(np.less_equal(x, threshold)), gradient)
+    return without(np.less_equal(x, threshold), gradient)
 
 
 @kernel("aten::leaky_relu", dtypes=FLOATS)
@@ -53,7 +53,7 @@ def hardtanh(x: Array, min_val: float = -1, max_val: float = 1) -> Result:
 @kernel("aten::hardtanh_backward", dtypes=FLOATS)
 def hardtanh_backward(gradient: Array, x: Array, min_val: float, max_val: float) -> Result:
     outside = np.less_equal(x, min_val) | np.greater_equal(x, max_val)
-    return kept(np.logical_not(outside), gradient)
+    return without(outside, gradient)
 
 
 @kernel("aten::tanh", dtypes=FLOATS)

@@ -59,9 +59,9 @@ def _bits(x: Array) -> Array:
     return x.view(f"i{x.itemsize}")
 
 
-def kept(condition: Any, values: Array) -> Result:
-    """``values`` where ``condition`` holds, 0 elsewhere, whatever is there."""
-    mask = np.negative(np.asarray(condition).view(np.int8), dtype=f"i{values.itemsize}")  # all ones or 0
+def without(condition: Any, values: Array) -> Result:
+    """``values``, but 0 where ``condition`` holds, whatever is there."""
+    mask = np.subtract(np.asarray(condition).view(np.int8), 1, dtype=f"i{values.itemsize}")  # 0 or all ones
     return np.asarray(np.bitwise_and(mask, _bits(values))).view(values.dtype)
 
 
