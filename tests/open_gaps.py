@@ -6,10 +6,7 @@ A declared test still runs and must fail: once it passes, the run fails until it
 
 from __future__ import annotations
 
-GAPS: dict[str, str] = {
-    # modes and transforms
-    "test_session.py::test_sessions_closed_out_of_order_leave_nothing_behind": "the current device is not restored",
-}
+GAPS: dict[str, str] = {}
 
 ON_REFERENCE: dict[str, str] = {
     "conformance/test_opinfo.py::test_op[addcmul-float16]": "within the host's own error of float64, not of the host's result",

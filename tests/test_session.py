@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 import flroute
 from flroute import session as sessions
 from support import decision_of, decisions_of
 
+aten = torch.ops.aten
 HOST = torch.device("cpu")
 FIRST, SECOND = torch.device("fl:0"), torch.device("fl:1")
 
@@ -26,6 +30,18 @@ def state() -> tuple[Any, ...]:
         list(sessions._open), list(sessions._thread.modes), _get_current_dispatch_mode_stack(),
         torch.get_default_device(), flroute.current_device(), torch.fl.current_device(), torch.ones(1).device,
     )  # fmt: skip
+
+
+class Seeing(TorchDispatchMode):
+    """A mode of the user's: remembers what it was shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ops: set[Any] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.ops.add(func)
+        return func(*args, **(kwargs or {}))
 
 
 @pytest.fixture(autouse=True)
@@ -223,6 +239,63 @@ def test_sessions_closed_out_of_order_leave_nothing_behind() -> None:
         generator.close()
         torch.relu(torch.ones(1, device="fl"))
     assert state() == before
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+@pytest.mark.parametrize("watched", [False, True], ids=["", "with a mode of the user's"])
+def test_the_innermost_open_session_is_in_force_whatever_the_order_of_closing(
+    order: tuple[int, ...], watched: bool
+) -> None:
+    devices = ("reference:1", "opaque:0", "reference:0")
+    opened = [flroute.enable(device, fallback="allow") for device in devices]
+    before = state()
+    with ExitStack() as stack:
+        seen = stack.enter_context(Seeing()) if watched else None
+        beneath = state()
+        for session in opened:
+            session.__enter__()
+        remaining = list(opened)
+        for at in order:
+            innermost = remaining[-1]
+            calls = sum(d.calls for d in innermost.decisions)
+            assert torch.ones(1).device == innermost.device.torch_device
+            assert flroute.current_device() == torch.get_default_device() == innermost.device.torch_device
+            assert sessions.router_in_force() is innermost.router
+            assert sum(d.calls for d in innermost.decisions) > calls
+            remaining.remove(opened[at])
+            opened[at].__exit__(None, None, None)
+        assert state() == beneath
+        assert seen is None or aten.ones.default in seen.ops
+    assert state() == before
+
+
+def test_an_inner_session_that_outlives_the_one_around_it_tells_the_next_one() -> None:
+    with flroute.enable("reference") as outer:
+        middle = flroute.enable("reference")
+        middle.__enter__()
+        with flroute.enable("reference") as inner:
+            middle.__exit__(None, None, None)
+            torch.relu(torch.ones(1))
+    assert [decision_of(s, "aten::relu").calls for s in (outer, inner)] == [1, 1]
+    assert not decisions_of(middle, "aten::relu")
+
+
+def test_a_session_is_closed_in_the_thread_that_opened_it() -> None:
+    errors: list[BaseException] = []
+
+    def close() -> None:
+        try:
+            session.__exit__(None, None, None)
+        except flroute.FlrouteError as error:
+            errors.append(error)
+
+    with flroute.enable("reference:1") as session:
+        thread = threading.Thread(target=close)
+        thread.start()
+        thread.join()
+        assert "MainThread" in str(errors)
+        assert "attach()" in str(errors)
+        assert torch.ones(1).device == SECOND, "the attempt changed nothing"
 
 
 def test_a_device_context_inside_a_session_and_a_session_inside_one() -> None:

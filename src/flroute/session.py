@@ -26,6 +26,7 @@ from flroute.torch_compat import (
     dispatch_stack_length,
     increment_versions,
     is_overload,
+    on_top_of_dispatch_stack,
     outside_dispatch_modes,
     skip_in_dynamo,
     wrap_backward,
@@ -43,6 +44,7 @@ class _Thread(threading.local):
     def __init__(self) -> None:
         self.modes: list[RoutingMode] = []
         self.sessions: list[Session] = []
+        self.claims: list[list[int]] = []  # of the current device: each holds the index to come back to
 
 
 _thread = _Thread()
@@ -106,29 +108,25 @@ class RoutingMode(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.router = router
         self._handlers: dict[Any, Any] = router.mode_table
-        self._beneath = -1
-        self._outer: RoutingMode | None = None
-        self._outer_beneath = -1
+        self._depth = 0  # modes beneath us on the stack
+        self._beneath = -1  # the same while we route
 
     def __enter__(self) -> RoutingMode:  # noqa: PYI034 -- typing.Self needs Python 3.11
-        modes = _thread.modes
-        depth = dispatch_stack_length()
-        self._outer = modes[-1] if modes else None
-        # Modes of the user's beneath us want to see calls on the device, too: then we pass each call on to them, and the
-        # kernels registered with PyTorch route it. A session beneath steps aside while we are open.
-        sessions_beneath = 0 if self._outer is None else self._outer._beneath + 1
-        self._beneath = depth if depth == sessions_beneath else -1
-        if self._outer is not None:
-            self._outer_beneath, self._outer._beneath = self._outer._beneath, -1
+        self._depth = dispatch_stack_length()
         super().__enter__()  # type: ignore[no-untyped-call]
-        modes.append(self)
+        _thread.modes.append(self)
+        _let_innermost_route(_thread.modes)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        _thread.modes.remove(self)
-        if self._outer is not None:
-            self._outer._beneath = self._outer_beneath
-        super().__exit__(*exc)  # type: ignore[no-untyped-call]
+        modes = _thread.modes
+        at = modes.index(self)
+        del modes[at]
+        for inner in modes[at:]:  # opened after us, and still open
+            inner._depth -= 1
+        _let_innermost_route(modes)
+        with on_top_of_dispatch_stack(self):
+            super().__exit__(*exc)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # Other subclasses (fake, functional, ...) are not ours; nor is a call under an infrastructure mode, which sits
@@ -152,6 +150,17 @@ class RoutingMode(TorchDispatchMode):
 skip_in_dynamo(RoutingMode.__torch_dispatch__)
 
 
+def _let_innermost_route(modes: list[RoutingMode]) -> None:
+    """Of one thread's sessions the innermost routes, the others pass each call on.
+
+    So does it where modes of the user's are beneath it: they want to see calls on the device, too, and the kernels
+    registered with PyTorch route these.
+    """
+    for at, mode in enumerate(modes):
+        routes = at == len(modes) - 1 and mode._depth == at
+        mode._beneath = mode._depth if routes else -1
+
+
 class Session(ContextDecorator, AbstractContextManager["Session"]):
     """What ``enable`` returns: a context manager and decorator, and the record of what happened inside."""
 
@@ -160,6 +169,7 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
         self.device = resolve_device(settings.device)
         self.router = _make_router(settings)
         self._stack: ExitStack | None = None
+        self._opened_in: threading.Thread | None = None
 
     def _recreate_cm(self) -> Session:
         """As a decorator, each call is a session of its own."""
@@ -174,30 +184,38 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
             stack.enter_context(self._listed())
             stack.enter_context(self._in_this_thread())
             self._stack = stack.pop_all()
+        self._opened_in = threading.current_thread()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._stack is None:
+            return
+        if self._opened_in is not threading.current_thread():
+            raise FlrouteError(
+                f"this session was opened in the thread {self._opened_in.name!r} and is in force there: close it there. "  # type: ignore[union-attr]
+                f"Another thread joins it with `with session.attach():`"
+            )
         stack, self._stack = self._stack, None
-        if stack is not None:
-            stack.__exit__(kind, error, trace)
+        stack.__exit__(kind, error, trace)
 
     @contextmanager
     def _listed(self) -> Iterator[None]:
+        sessions = _thread.sessions
         with _lock:
-            outer = _thread.sessions[-1] if _thread.sessions else None
             _open.append(self)
-            _thread.sessions.append(self)
+            sessions.append(self)
         try:
             yield
         finally:
             with _lock:
                 _open.remove(self)
-                _thread.sessions.remove(self)
+                at = sessions.index(self)
+                del sessions[at]
             self.router.log.close()
-            if outer is not None:
-                outer.router.log.absorb(self.router.log)
+            if at:
+                sessions[at - 1].router.log.absorb(self.router.log)
 
     @contextmanager
     def _in_this_thread(self) -> Iterator[None]:
@@ -310,12 +328,20 @@ def resolve_device(name: str | None) -> table.Device:
 
 @contextmanager
 def _current(index: int) -> Iterator[None]:
-    before = table.current_index()
+    """Make a device current in this thread; the one before comes back when this and all that came after have ended."""
+    claims = _thread.claims
+    claim = [table.current_index()]
     table.set_current_index(index)
+    claims.append(claim)
     try:
         yield
     finally:
-        table.set_current_index(before)
+        at = next(i for i, other in enumerate(claims) if other is claim)
+        del claims[at]
+        if at == len(claims):
+            table.set_current_index(claim[0])
+        else:
+            claims[at][0] = claim[0]
 
 
 @cache

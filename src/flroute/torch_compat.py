@@ -33,6 +33,11 @@ PRIVATE_NAMES: dict[str, str] = {
     "torch._C._dispatch_has_kernel_for_dispatch_key": "which ops PyTorch implements for a key",
     "torch._C._dispatch_get_all_op_names": "every op PyTorch has",
     "torch._C._len_torch_dispatch_stack": "whether other dispatch modes are active",
+    "torch._C._pop_torch_dispatch_stack": "sessions closed in any order",
+    "torch._C._push_on_torch_dispatch_stack": "sessions closed in any order",
+    "torch._C._len_torch_function_stack": "sessions closed in any order",
+    "torch._C._pop_torch_function_stack": "sessions closed in any order",
+    "torch._C._push_on_torch_function_stack": "sessions closed in any order",
     "torch._C._get_privateuse1_backend_name": "who owns PrivateUse1",
     "torch._C._dispatch_tls_local_include_set": "composites inside a dispatch mode",
     "torch._C._storage_Use_Count": "whether a storage is shared",
@@ -261,7 +266,18 @@ def guard_can_be_patched() -> bool:
 
 
 class DefaultDevice(DeviceContext):
-    """``with torch.device(...)``, but functions that make no tensor pass through it at two thirds of its cost."""
+    """``with torch.device(...)``, but functions that make no tensor pass through it at two thirds of its cost.
+
+    Like that one, and unlike its base class, it goes on top of the modes there are. It may be left in any order.
+    """
+
+    def __enter__(self) -> None:
+        torch._C._push_on_torch_function_stack(self)
+
+    def __exit__(self, *exc: object) -> None:
+        length, pop = torch._C._len_torch_function_stack, torch._C._pop_torch_function_stack
+        for other in reversed(_pop_down_to(self, length, pop)):
+            torch._C._push_on_torch_function_stack(other)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -302,6 +318,26 @@ def outside_dispatch_modes() -> Any:
     from torch.utils._python_dispatch import _disable_current_modes
 
     return _disable_current_modes()
+
+
+def _pop_down_to(mode: Any, length: Callable[[], int], pop: Callable[[], Any]) -> list[Any]:
+    above = []
+    while length() and (top := pop()) is not mode:
+        above.append(top)
+    return above
+
+
+@contextmanager
+def on_top_of_dispatch_stack(mode: TorchDispatchMode) -> Iterator[None]:
+    """Inside, no other dispatch mode is above ``mode``: leaving a mode takes the topmost one off the stack."""
+    push = torch._C._push_on_torch_dispatch_stack
+    above = _pop_down_to(mode, dispatch_stack_length, lambda: torch._C._pop_torch_dispatch_stack(None))
+    push(mode)
+    try:
+        yield
+    finally:
+        for other in reversed(above):
+            push(other)
 
 
 def skip_in_dynamo(function: Callable[..., Any]) -> None:
