@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import flroute
+from flroute.device import storage_memory
 from flroute.vendor import Kernel
 from support import COPY, Vendors, named, throw_away_vendors
 
@@ -418,18 +419,58 @@ def test_resize_that_grows_alone_keeps_the_values(where: str, device: torch.devi
         assert last.is_contiguous(memory_format=torch.channels_last)
 
 
+GROWN: dict[str, Callable[[torch.Tensor], Any]] = {
+    "resize_": lambda x: x.resize_(9),
+    "resize_ of a view": lambda x: x[2:].resize_(3, 4),
+    "resize_as_": lambda x: x.resize_as_(torch.empty(3, 5, device=x.device)),
+    "native out": lambda x: torch.cat([x.clone(), x.clone()], out=x[1:2]),
+    "fallback out": lambda x: torch.hypot(x.clone().repeat(3), x.repeat(3), out=x[:1]),
+    "an out whose size depends on the data": lambda x: torch.masked_select(
+        x.repeat(3), x.repeat(3) > 0, out=x[2:]
+    ),
+    "an empty storage": lambda x: x.set_().resize_(4).copy_(x.new_ones(4)),
+    "twice": lambda x: x.resize_(9).resize_(20),
+}
+
+
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("where", ["outside", "session"])
-def test_resize_that_grows_while_shared_is_refused(where: str, device: torch.device) -> None:
-    with inside(where, device):
-        x = torch.arange(4.0).to(device)
-        view = x[1:]
-        with pytest.raises(flroute.DeviceError, match=r"share.*storage"):
-            x.resize_(9)
-        assert (x.tolist(), view.tolist()) == ([0.0, 1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
-        assert x.untyped_storage().data_ptr() == view.untyped_storage().data_ptr()
-        del view
-        assert x.resize_(9)[:4].tolist() == [0.0, 1.0, 2.0, 3.0]
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("name", GROWN)
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_every_alias_sees_a_storage_grow(name: str, where: str, device: torch.device) -> None:
+    gc.collect()
+    before = torch.fl.memory_allocated(device)
+    seen = []
+    for target in (HOST, device):
+        x = torch.arange(4.0).to(target)
+        rows, loss = x.view(2, 2), (x.detach().requires_grad_() * 2).sum()
+        with inside(where, target):
+            GROWN[name](x)
+        first = x.as_strided((4,), (1,))
+        first[:3].mul_(-1)
+        rows[1].add_(10)
+        seen.append(
+            (first.tolist(), tuple(x.shape), rows.tolist(), x.untyped_storage().nbytes(), loss.item(),
+             x.untyped_storage().data_ptr() == rows.untyped_storage().data_ptr())
+        )  # fmt: skip
+        del x, rows, first, loss
+    assert seen[0] == seen[1]
+    gc.collect()
+    assert torch.fl.memory_allocated(device) == before
+
+
+def test_resize_that_grows_while_shared_is_refused_where_storages_are_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(storage_memory, "_memory_in_storage", lambda: None)
+    x = torch.arange(4.0).to(REFERENCE)
+    view = x[1:]
+    with pytest.raises(flroute.DeviceError, match=r"share.*storage"):
+        x.resize_(9)
+    assert (x.tolist(), view.tolist()) == ([0.0, 1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
+    assert x.untyped_storage().data_ptr() == view.untyped_storage().data_ptr()
+    del view
+    assert x.resize_(9)[:4].tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
 @pytest.mark.parametrize("device", DEVICES)

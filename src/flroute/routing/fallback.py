@@ -19,7 +19,7 @@ from flroute.device.capsule import span_of
 from flroute.device.dtypes import NUMPY_CARRIERS
 from flroute.device.memory import DeviceArray
 from flroute.device.table import DEVICE_TYPE, Device, device_at
-from flroute.device.tensors import adopt_host, point_at, restrided, view_of_storage, without_repeats
+from flroute.device.tensors import adopt_host, restrided, view_of_storage, without_repeats
 from flroute.errors import DeviceError, FlrouteError
 from flroute.routing import transfers
 from flroute.routing.expected import expected_results
@@ -158,12 +158,11 @@ class HostCall:
 
     def _write_back(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for tensor, host in self._resizable:
-            if host.shape != tensor.shape and not transfers.resize_in_place(tensor, host):
-                point_at(tensor, self._adopt(host))
-            elif host.numel():
-                moved = transfers.Moved()
-                transfers.move(host, tensor, moved)
-                self.bytes_to_device += moved.to_device
+            if host.shape != tensor.shape:
+                transfers.give_geometry(tensor, host.shape, host.stride())
+            moved = transfers.Moved()
+            transfers.move(host, tensor, moved)
+            self.bytes_to_device += moved.to_device
         resized = {id(tensor) for tensor, _ in self._resizable}
         for tensor in written_tensors(self._facts, args, kwargs):
             stand_in = (

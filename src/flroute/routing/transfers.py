@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from flroute.device.capsule import row_major, span_of
 from flroute.device.dtypes import CARRIERS, DLPACK_CODES
+from flroute.device.storage_memory import exchange_memory
 from flroute.device.table import DEVICE_TYPE, Device, current_index, device_at
-from flroute.device.tensors import empty_strided, host_alias, point_at, restrided
+from flroute.device.tensors import empty_strided, host_alias, restrided
 from flroute.errors import DeviceError
 from flroute.torch_compat import HOST_KEYS, storage_use_count
 
@@ -86,53 +88,53 @@ def _refuse_layout(layout: torch.layout | None) -> None:
 def resize(
     tensor: torch.Tensor, size: list[int], *, memory_format: torch.memory_format | None = None
 ) -> torch.Tensor:
-    """``aten::resize_``: keeps the storage if the new size fits, otherwise moves the tensor to a larger one.
+    """``aten::resize_``: within the storage if the new size fits; else the storage grows, and every tensor over it sees that.
 
     Raises:
-        DeviceError: it has to grow, and other tensors share its storage: they would be left behind.
+        DeviceError: it has to grow, other tensors share its storage, and this PyTorch keeps storages in a way of its own.
     """
     if tuple(size) == tuple(tensor.shape) and memory_format is None:
         return tensor
     strides: Any = row_major(size)
     if memory_format is not None and memory_format not in (torch.contiguous_format, torch.preserve_format):
         strides = torch.empty(size, device="meta", memory_format=memory_format).stride()
-    storage = tensor.untyped_storage()
-    needed = (tensor.storage_offset() + span_of(size, strides)) * tensor.dtype.itemsize
-    if needed <= storage.nbytes():
-        torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
-            HOST_KEYS, tensor, storage, tensor.storage_offset(), size, strides
-        )
-        return tensor
-    sharers = storage_use_count(storage) - 2  # the tensor's own and ours
-    if sharers > 0 and storage.nbytes():
-        raise DeviceError(
-            f"resize_ of a {tuple(tensor.shape)} tensor on {tensor.device} to {tuple(size)} needs more memory, and {sharers} other "
-            f"tensor(s) share its storage: they would be left behind. Resize a clone(), or make the tensor large enough first"
-        )
-    device = device_at(tensor.device.index)
-    offset = tensor.storage_offset()
-    grown = empty_strided(device, (needed // tensor.dtype.itemsize,), None, tensor.dtype)
-    if storage.nbytes():
-        device.memory.copy_on_device(
-            device.vendor_index, storage.data_ptr(), device.vendor_index, grown.data_ptr(), storage.nbytes()
-        )
-    torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
-        HOST_KEYS, tensor, grown.untyped_storage(), offset, size, strides
-    )
+    give_geometry(tensor, size, strides)
     return tensor
 
 
-def resize_in_place(tensor: torch.Tensor, like: torch.Tensor) -> bool:
-    """Give ``tensor`` the shape and strides of ``like`` within its storage; ``False`` if they do not fit."""
-    storage = tensor.untyped_storage()
-    needed = int(tensor.storage_offset()) + span_of(like.shape, like.stride())
-    if not storage.nbytes() or needed * tensor.dtype.itemsize > storage.nbytes():
-        return False
+def give_geometry(tensor: torch.Tensor, size: Sequence[int], strides: Sequence[int]) -> None:
+    """Give a tensor other sizes and strides; its storage grows if they need it.
+
+    Raises:
+        DeviceError: see ``resize``.
+    """
+    storage, offset = tensor.untyped_storage(), int(tensor.storage_offset())
+    needed = (offset + span_of(size, strides)) * tensor.dtype.itemsize
+    if span_of(size, strides) and needed > storage.nbytes():
+        storage = _grown(tensor, storage, needed)
     torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
-        HOST_KEYS, tensor, storage, tensor.storage_offset(), like.shape, like.stride()
+        HOST_KEYS, tensor, storage, offset, size, strides
     )
-    move(like, tensor, Moved())
-    return True
+
+
+def _grown(tensor: torch.Tensor, storage: torch.UntypedStorage, nbytes: int) -> torch.UntypedStorage:
+    """The storage of a tensor with room for ``nbytes``: itself if it can be given other memory, else a new one."""
+    device = device_at(tensor.device.index)
+    larger = empty_strided(device, (nbytes,), None, torch.uint8).untyped_storage()
+    if storage.nbytes():
+        device.memory.copy_on_device(
+            device.vendor_index, storage.data_ptr(), device.vendor_index, larger.data_ptr(), storage.nbytes()
+        )
+    if exchange_memory(storage, larger):
+        return storage
+    sharers = storage_use_count(storage) - 2  # the tensor's own and ours
+    if sharers > 0:
+        raise DeviceError(
+            f"a {tuple(tensor.shape)} tensor on {tensor.device} needs {nbytes} bytes to be resized, {storage.nbytes()} are there, "
+            f"and {sharers} other tensor(s) share its storage: they would be left behind. Resize a clone(), or make the "
+            f"tensor large enough first"
+        )
+    return larger
 
 
 def read_scalar(tensor: torch.Tensor) -> Any:
@@ -245,7 +247,4 @@ def _upload(host: torch.Tensor, target: torch.Tensor, moved: Moved) -> None:
 def copy_and_resize(source: torch.Tensor, target: torch.Tensor) -> None:
     """Give ``target`` the shape of ``source`` before a copy (``aten::_copy_from_and_resize``)."""
     if target.shape != source.shape:
-        if target.device.type == DEVICE_TYPE:
-            point_at(target, empty_strided(device_at(target.device.index), source.shape, None, target.dtype))
-        else:
-            target.resize_(source.shape)
+        target.resize_(source.shape)
