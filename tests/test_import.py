@@ -241,3 +241,21 @@ def test_import_is_cheap(record_property: pytest.RecordProperty) -> None:
     shares = [float(python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0")) for _ in range(5)]
     record_property("import_flroute_over_import_torch", statistics.median(shares))
     assert statistics.median(shares) < 1, "importing flroute must not cost more than importing PyTorch"
+
+
+def test_a_device_that_pytorch_does_not_know_yet_is_registered_when_asked_for() -> None:
+    code = """
+        import flroute, torch
+        from flroute import activation, registry
+        from flroute.vendor import DeviceFacts, HostMemory, Vendor, hookimpl
+        class Plugin:
+            @hookimpl
+            def flroute_vendors(self):
+                yield Vendor("mine", "1", (DeviceFacts("mine", 2**30),), HostMemory())
+        (device,) = registry.register(Plugin(), "mine")
+        print(device.name, flroute.devices()[-1] == device, activation.is_active())
+        print(device.torch_device, torch.ones(2).to(device.torch_device).tolist(), activation.is_active())
+    """
+    name, same, active, device, *values = python(code, FLROUTE_AUTOLOAD="0").split()
+    assert name == device
+    assert (same, active, values) == ("True", "False", ["[1.0,", "1.0]", "True"])

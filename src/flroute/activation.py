@@ -47,6 +47,9 @@ def activate() -> None:
         _active = True
 
 
+table.set_activation(activate)
+
+
 def _route(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     from flroute.session import router_in_force
 

@@ -57,11 +57,18 @@ class Device:
 
     @property
     def torch_device(self) -> torch.device:
-        """As PyTorch knows it."""
+        """As PyTorch knows it, which has to be told of ``fl`` first.
+
+        Raises:
+            CompatibilityError: another package holds PyTorch's slot for out-of-tree devices.
+        """
+        if _activate is not None:
+            _activate()
         return torch.device(DEVICE_TYPE, self.index)
 
 
 _source: Callable[[], Sequence[Device]] | None = None
+_activate: Callable[[], None] | None = None
 _devices: tuple[Device, ...] | None = None
 _lock = threading.RLock()
 _current = threading.local()
@@ -71,6 +78,12 @@ def set_source(source: Callable[[], Sequence[Device]]) -> None:
     """Say where devices come from; the registry calls this when it is imported."""
     global _source
     _source = source
+
+
+def set_activation(activate: Callable[[], None]) -> None:
+    """Say how ``fl`` is registered with PyTorch; ``activation.py`` calls this when it is imported."""
+    global _activate
+    _activate = activate
 
 
 def devices() -> tuple[Device, ...]:
