@@ -175,6 +175,31 @@ def test_bfloat16_comes_to_the_kernel_as_uint16_and_goes_back(in_session: bool, 
     assert seen == {np.dtype(np.uint16)}
 
 
+@pytest.mark.parametrize("how", ["in place", "out", "a result of unknown size"])
+def test_bfloat16_keeps_its_dtype_in_every_form(how: str, vendors: Vendors) -> None:
+    made = vendors(
+        Kernel("aten::neg", named("neg", lambda x: x ^ np.uint16(0x8000)), dtypes=(torch.bfloat16,)),
+        Kernel(
+            "aten::masked_select",
+            named("select", lambda self, mask: self[mask]),
+            dtypes=(torch.bfloat16, torch.bool),
+            when=lambda *_: True,
+        ),
+        COPY,
+    )
+    forms: dict[str, Callable[[Any], Any]] = {
+        "in place": lambda x: x.neg_(),
+        "out": lambda x: torch.neg(x, out=torch.empty_like(x)),
+        "a result of unknown size": lambda x: torch.masked_select(x, x > 0),
+    }
+    host = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
+    with flroute.enable(made.name, fallback="allow", default_device=False):
+        for _ in range(3):
+            result = forms[how](made.put(host))
+            assert result.dtype == torch.bfloat16
+            assert torch.equal(result.cpu(), forms[how](host.clone()))
+
+
 def test_what_a_scalar_changes_is_checked_too(vendors: Vendors) -> None:
     """A call that differs in a scalar is another call: its shape may differ."""
 

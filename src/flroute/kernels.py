@@ -25,7 +25,7 @@ class Kernel:
         function: takes the op's arguments with arrays in place of tensors and returns new arrays; for an
             op that writes to its arguments (``aten::copy_``) it writes them in place and returns nothing.
         implementation: ``numpy`` in the name ``reference/numpy:add``.
-        dtypes: dtypes every tensor argument must have; empty means any.
+        dtypes: dtypes every tensor argument must have, all the same one unless a predicate judges; empty means any.
         layouts: ``("contiguous",)`` to be chosen only when every tensor argument is; empty means any.
         when: a predicate on the op's arguments (tensors, not arrays): ``True``, ``False``, or a string
             that says why not. It may read dtype and device, shapes and strides, never data.
@@ -60,7 +60,7 @@ def kernel(
 
     Args:
         ops: overloads the function computes, such as ``"aten::add.Tensor"``.
-        dtypes: PyTorch dtype names that every tensor argument must have; empty for any.
+        dtypes: PyTorch dtype names that every tensor argument must have, all the same one unless ``when`` judges; empty for any.
         layouts: ``("contiguous",)`` to demand row-major arguments.
         when: predicate on the op's arguments; see ``Kernel.when``.
         precision: ``"highest"``, ``"high"`` or ``"medium"``.

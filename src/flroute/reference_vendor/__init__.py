@@ -27,6 +27,7 @@ from flroute.reference_vendor import (
     reductions,
     softmax,
 )
+from flroute.reference_vendor.half_precision import in_float32
 from flroute.vendor import DeviceFacts, HostMemory, Vendor, collect_kernels, hookimpl
 
 VERSION = "0.1.0"
@@ -61,10 +62,12 @@ def _device() -> DeviceFacts:
 @hookimpl
 def flroute_vendors() -> Iterator[Vendor]:
     """Two devices that share the host's memory and cores, so that moves between devices can be tried."""
+    kernels = collect_kernels(*MODULES, implementation="numpy")
+    deterministic = collect_kernels(*(m for m in MODULES if m is not random), implementation="numpy")
     yield Vendor(
         name="reference",
         version=VERSION,
         devices=(_device(), _device()),
         memory=HostMemory(),
-        kernels=collect_kernels(*MODULES, implementation="numpy"),
+        kernels=(*kernels, *in_float32(deterministic)),
     )

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from flroute.device.capsule import row_major
-from flroute.device.dtypes import NUMPY_CARRIERS, NUMPY_DTYPES, TORCH_DTYPES
+from flroute.device.dtypes import NUMPY_CARRIERS, NUMPY_DTYPES
 from flroute.device.memory import DeviceArray
 from flroute.device.table import Device
 from flroute.device.tensors import adopt_array, empty_strided, with_dtype, with_strides
@@ -91,10 +91,7 @@ class Invocation:
             if any(result is earlier for earlier in results[:i]) and isinstance(result, np.ndarray):
                 results[i] = result.copy()
         lifted = [None if r is None else self._lift(r, e) for r, e in zip(results, expected, strict=True)]
-        self.plain_results = self._trusted or all(
-            e is not None and e.dtype in NUMPY_DTYPES and e.stride() == row_major(e.shape) for e in expected
-        )
-        self._always_plain = self._always_plain and (self.plain_results or not _all_contiguous(args, kwargs))
+        self.plain_results = self._trusted or _are_plain(expected)
         if self._returns_list:
             return lifted
         return lifted[0] if len(lifted) == 1 else tuple(lifted)
@@ -105,9 +102,10 @@ class Invocation:
         expected_results(
             self.facts.op, args, kwargs
         )  # raises what the host would, before anything is written
-        results, _ = self._results(self.facts.functional, args, kwargs)
-        self._check_fits(results[0], target)
-        self._store(target, adopt_array(self.device, results[0]))
+        results, expected = self._results(self.facts.functional, args, kwargs)
+        made = self._adopt(results[0], expected[0])
+        self._check_fits(made, target)
+        self._store(target, made)
         self.plain_results = True
         return target
 
@@ -118,8 +116,8 @@ class Invocation:
         for out in outs:
             self._check_overlap(out, args, inputs)
         expected_results(self.facts.op, args, kwargs)
-        results, _ = self._results(self.facts.functional, args, inputs)
-        made = [adopt_array(self.device, result) for result in results]
+        results, expected = self._results(self.facts.functional, args, inputs)
+        made = [self._adopt(result, want) for result, want in zip(results, expected, strict=True)]
         for out, result in zip(outs, made, strict=True):
             if not torch.can_cast(result.dtype, out.dtype):
                 raise RuntimeError(
@@ -147,7 +145,8 @@ class Invocation:
             return None
         if returns[0].alias_info is None:  # writes running statistics, say, and returns new tensors
             results = list(answer) if isinstance(answer, tuple | list) else [answer]
-            made = [adopt_array(self.device, result) for result in results]
+            expected = expected_results(self.facts.op, args, kwargs) or [None] * len(results)
+            made = [self._adopt(result, want) for result, want in zip(results, expected, strict=True)]
             return made[0] if len(made) == 1 else tuple(made)
         return written[0] if len(returns) == 1 else tuple(written)
 
@@ -201,7 +200,14 @@ class Invocation:
         if self._trusted:
             return None
         self._checked += 1
-        return expected_results(op, args, kwargs)
+        expected = expected_results(op, args, kwargs)
+        if expected is None and any(t.dtype not in NUMPY_DTYPES for t in tensors_in(args, kwargs)):
+            raise Unsupported(
+                "numpy lacks the dtype, and PyTorch does not know the result's before it is computed"
+            )
+        if _all_contiguous(args, kwargs) and (expected is None or not _are_plain(expected)):
+            self._always_plain = False
+        return expected
 
     def _differs(self, result: Any, want: torch.Tensor | None) -> bool:
         if result is None:
@@ -222,21 +228,23 @@ class Invocation:
             f"PyTorch expects {'nothing' if want is None else _looks(want)}. The result was not passed on."
         )
 
-    def _check_fits(self, result: Any, target: torch.Tensor) -> None:
-        if tuple(result.shape) != tuple(target.shape):
+    def _check_fits(self, result: torch.Tensor, target: torch.Tensor) -> None:
+        if result.shape != target.shape:
             raise RuntimeError(
                 f"{self.facts.name}: output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}"
             )
-        made = TORCH_DTYPES.get(result.dtype, result.dtype)
-        if not torch.can_cast(made, target.dtype):
+        if not torch.can_cast(result.dtype, target.dtype):
             raise RuntimeError(
-                f"{self.facts.name}: result type {made} can't be cast to the desired output type {target.dtype}"
+                f"{self.facts.name}: result type {result.dtype} can't be cast to the desired output type {target.dtype}"
             )
 
-    def _lift(self, result: Any, want: torch.Tensor | None) -> torch.Tensor:
+    def _adopt(self, result: Any, want: torch.Tensor | None) -> torch.Tensor:
+        """A tensor out of a result, in the dtype it stands for: bfloat16 travels through numpy as uint16."""
         made = adopt_array(self.device, result)
-        if want is not None and made.dtype != want.dtype:  # bfloat16 travels through numpy as uint16
-            made = with_dtype(made, want.dtype)
+        return made if want is None or made.dtype == want.dtype else with_dtype(made, want.dtype)
+
+    def _lift(self, result: Any, want: torch.Tensor | None) -> torch.Tensor:
+        made = self._adopt(result, want)
         if want is None or made.stride() == want.stride():
             return made
         if all(
@@ -257,6 +265,13 @@ class Invocation:
         note = f"raised by kernel {self.name} for {self.facts.name} on {self.device.name} with ({shapes})"
         if hasattr(error, "add_note"):
             error.add_note(note)
+
+
+def _are_plain(expected: Expected) -> bool:
+    """Whether all results are row-major, and of a dtype that numpy has."""
+    return all(
+        e is not None and e.dtype in NUMPY_DTYPES and e.stride() == row_major(e.shape) for e in expected
+    )
 
 
 def _all_contiguous(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -314,7 +314,7 @@ def _ruled_out(
         return Rejection(
             name, Reason.PRECISION, f"{kernel.precision} is below the session's {settings.precision}"
         )
-    if kernel.dtypes and len(dtypes) > 1:
+    if kernel.dtypes and kernel.when is None and len(dtypes) > 1:
         return Rejection(name, Reason.DTYPE, "mixed dtypes: " + ", ".join(sorted(map(str, dtypes))))
     if kernel.dtypes and not dtypes <= set(kernel.dtypes):
         return Rejection(name, Reason.DTYPE, f"{next(iter(dtypes))} is not among the kernel's dtypes")

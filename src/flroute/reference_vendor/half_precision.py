@@ -1,0 +1,107 @@
+"""float16 and bfloat16: every kernel of this package, computed in float32 and rounded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+import numpy as np
+import torch
+
+from flroute.reference_vendor.support import Array, Result, quiet
+from flroute.vendor import Kernel
+
+HALVES = (torch.float16, torch.bfloat16)
+
+_BFLOAT16 = np.dtype(np.uint16)
+"""numpy has no bfloat16: flroute hands a kernel that names it the bits."""
+
+
+def widened(x: Array) -> Array:
+    """The same values in float32. The bits of a bfloat16 are the upper half of a float32's.
+
+    Example:
+        >>> import numpy as np
+        >>> widened(np.array([0x3FC0], np.uint16)).tolist()
+        [1.5]
+    """
+    if x.dtype != _BFLOAT16:
+        return x.astype(np.float32)
+    return np.left_shift(x, 16, dtype=np.uint32).view(np.float32)
+
+
+def rounded_to(half: np.dtype[Any], x: Result) -> Result:
+    """float32 values, rounded to the nearest of ``half``; to the even one of two.
+
+    Example:
+        >>> import numpy as np
+        >>> [hex(bits) for bits in rounded_to(np.dtype(np.uint16), np.array([1.5, np.nan], np.float32))]
+        ['0x3fc0', '0x7fc0']
+    """
+    if half != _BFLOAT16:
+        return x.astype(half)
+    bits = np.asarray(x).view(np.uint32)
+    upper = np.right_shift(bits, 16)
+    nearest = np.right_shift(bits + (np.bitwise_and(upper, 1) + np.uint32(0x7FFF)), 16).astype(np.uint16)
+    return np.where(np.isnan(x), np.uint16(0x7FC0), nearest)  # adding could make an infinity of a NaN
+
+
+def in_float32(kernels: Iterable[Kernel]) -> Iterator[Kernel]:
+    """For each kernel that computes in float32, one that serves float16 and bfloat16 with it."""
+    for kernel in kernels:
+        if torch.float32 in kernel.dtypes and kernel.when is None:
+            yield replace(kernel, function=_lifted(kernel), dtypes=HALVES)
+
+
+def _lifted(kernel: Kernel) -> Callable[..., Any]:
+    function = kernel.function
+    writes = kernel.op.partition(".")[0].endswith("_")
+
+    @wraps(function)
+    @quiet
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        half = _half_among(args)
+        asked = kwargs.get("dtype")
+        inputs = [_wide(value) for value in args]
+        answer = function(*inputs, **{name: _wide(value) for name, value in kwargs.items()})
+        if writes:
+            _write(half, args[0], inputs[0])
+        return answer if asked is not None and asked not in HALVES else _narrow(half, answer)
+
+    compute.__name__ = f"{function.__name__}_in_float32"
+    return compute
+
+
+def _half_among(values: Iterable[Any]) -> np.dtype[Any]:
+    for value in values:
+        found = value[0] if isinstance(value, list) and value else value
+        if isinstance(found, np.ndarray):
+            half: np.dtype[Any] = found.dtype
+            return half
+    raise TypeError("a kernel without an array among its arguments")
+
+
+def _wide(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return widened(value)
+    if isinstance(value, list):
+        return [_wide(item) for item in value]
+    return torch.float32 if value in HALVES else value
+
+
+def _narrow(half: np.dtype[Any], value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic) and value.dtype == np.float32:
+        return rounded_to(half, value)
+    if isinstance(value, list | tuple):
+        return type(value)(_narrow(half, item) for item in value)
+    return value
+
+
+def _write(half: np.dtype[Any], targets: Any, computed: Any) -> None:
+    if isinstance(targets, list):
+        for target, values in zip(targets, computed, strict=True):
+            np.copyto(target, rounded_to(half, values))
+    else:
+        np.copyto(targets, rounded_to(half, computed))
