@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -33,20 +34,57 @@ class Call(NamedTuple):
         )
 
 
+DOUBLED = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex32: torch.complex128,
+    torch.complex64: torch.complex128,
+}
+"""The dtype in which the host computes what a result of lower precision should have been."""
+
+
 def call_to(call: Call, device: torch.device) -> Call:
     """The same call with its tensors, modules and device arguments on ``device``."""
-    moved: dict[int, torch.Tensor] = {}
 
-    def move(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            if id(leaf) not in moved:
-                moved[id(leaf)] = tensor_to(leaf, device)
-            return moved[id(leaf)]
-        if isinstance(leaf, torch.nn.Module):
-            return copy.deepcopy(leaf).to(device)
+    def other(leaf: Any) -> Any:
         return device if isinstance(leaf, torch.device) or (isinstance(leaf, str) and leaf == "cpu") else leaf
 
-    return Call(*tree_map(move, tuple(call)))
+    return _with(call, lambda tensor: tensor_to(tensor, device), lambda module: module.to(device), other)
+
+
+def in_float64(call: Call) -> Call:
+    """The same call with its floating-point tensors, modules and dtype arguments in float64, complex ones in complex128."""
+
+    def other(leaf: Any) -> Any:
+        return DOUBLED.get(leaf, leaf) if isinstance(leaf, torch.dtype) else leaf
+
+    return _with(call, tensor_in_float64, lambda module: module.double(), other)
+
+
+def tensor_in_float64(tensor: torch.Tensor) -> torch.Tensor:
+    """A leaf with the same values in float64 or complex128; integers stay what they are."""
+    doubled = tensor.detach().to(DOUBLED.get(tensor.dtype, tensor.dtype), copy=True)
+    return doubled.requires_grad_(tensor.requires_grad)
+
+
+def _with(
+    call: Call,
+    tensor: Callable[[torch.Tensor], torch.Tensor],
+    module: Callable[[torch.nn.Module], torch.nn.Module],
+    other: Callable[[Any], Any],
+) -> Call:
+    """The call with each leaf replaced: a tensor that is passed twice is replaced by one tensor, modules are copied first."""
+    replaced: dict[int, torch.Tensor] = {}
+
+    def replace(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            if id(leaf) not in replaced:
+                replaced[id(leaf)] = tensor(leaf)
+            return replaced[id(leaf)]
+        return module(copy.deepcopy(leaf)) if isinstance(leaf, torch.nn.Module) else other(leaf)
+
+    return Call(*tree_map(replace, tuple(call)))
 
 
 def detached(call: Call) -> Call:
@@ -57,10 +95,13 @@ def detached(call: Call) -> Call:
 
 
 def with_leaves(call: Call) -> Call:
-    """The same call with leaves for tensors that were computed, so that gradients end there on host and device alike."""
+    """The same call with leaves for tensors that were computed, so that gradients end there on host and device alike.
+
+    A view that was made without gradients and asks for them calls itself a leaf, yet gets none.
+    """
 
     def leaf_of(value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and not value.is_leaf:
+        if isinstance(value, torch.Tensor) and (not value.is_leaf or value._is_view()):
             return value.detach().requires_grad_(value.requires_grad)
         return value
 

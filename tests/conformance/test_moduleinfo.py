@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch.testing._internal.common_modules import ModuleInfo, module_db
 
+from .checking import check
 from .moving import Call
 from .outcome import Outcome
 from .target import PLAIN, SESSION, Target
-from .trial import Trial, check, seed_everything
+from .trial import Trial, seed_everything
 
 DTYPES = (torch.float32, torch.float64)
 

@@ -16,10 +16,11 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._pytree import tree_leaves, tree_map
 
+from .checking import check
 from .moving import Call, detached, with_leaves
 from .outcome import Outcome
 from .target import MODES, Target
-from .trial import Trial, check, seed_everything
+from .trial import Trial, seed_everything
 
 DTYPES = (
     torch.float32,

@@ -10,10 +10,11 @@ import torch
 from torch.testing._internal.common_optimizers import OptimizerInfo, optim_db
 from torch.utils._pytree import tree_leaves
 
+from .checking import check
 from .moving import Call
 from .outcome import Outcome
 from .target import PLAIN, SESSION, Target
-from .trial import Trial, check, seed_everything
+from .trial import Trial, seed_everything
 
 DTYPES = (torch.float32, torch.float64)
 STEPS = 3
