@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -458,3 +459,20 @@ def test_host_work_on_an_unknown_op_is_refused(vendors: Vendors) -> None:
     x = made.put(torch.zeros(2))
     with flroute.enable(made.name, fallback="allow"), pytest.raises(flroute.FlrouteError, match="no_such_op"):
         torch.neg(x)
+
+
+@pytest.mark.parametrize("in_session", [True, False], ids=["session", "no session"])
+@pytest.mark.parametrize("vendor", ["reference", "opaque"])
+def test_a_composite_that_calls_the_hosts_kernel_directly_goes_to_the_host(
+    vendor: str, in_session: bool
+) -> None:
+    """``conj_physical_``'s composite does not ask the dispatcher, and PyTorch's kernel table has none for the device."""
+    device = torch.device(str(flroute.device(vendor)))
+    x = torch.tensor([1 + 2j, 3 - 4j])
+    y = x.to(device)
+    with flroute.enable(vendor, fallback="allow") if in_session else nullcontext():
+        assert y.conj_physical_() is y
+        outs = tuple(torch.empty(0, dtype=t, device=device) for t in (x.dtype, torch.float32, x.dtype))
+        torch.svd(torch.eye(2, dtype=torch.complex64).to(device), out=outs)
+    assert torch.equal(y.cpu(), x.conj())
+    assert outs[1].tolist() == [1, 1]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flroute.device.table import DEVICE_TYPE
-from flroute.routing import rnn_cells, transfers
+from flroute.routing import transfers
 from flroute.routing.accounting import Tally, seen_of
 from flroute.routing.overlap import refuse_partial
 from flroute.routing.placement import device_of_call
@@ -48,10 +48,9 @@ def view_handler(router: Router, facts: OpFacts) -> Plan:
     return run
 
 
-def _served_by(
-    function: Callable[..., Any], route: Route, reason: Reason, kernel: str | None
-) -> Callable[[Router, OpFacts], Plan]:
-    """A handler for an op that ``function`` serves on every device; host tensors stay with PyTorch."""
+def _own(function: Callable[..., Any]) -> Callable[[Router, OpFacts], Plan]:
+    """A handler for an op that ``transfers`` implements for every device; host tensors stay with PyTorch."""
+    kernel = f"fl/device:{function.__name__}"
 
     def make(router: Router, facts: OpFacts) -> Plan:
         plans: dict[str, Plan] = {}
@@ -63,8 +62,9 @@ def _served_by(
                 return facts.op(*args, **kwargs)
             plan = plans.get(device.name)
             if plan is None:
+                seen = seen_of(tensors)
                 tally = partial(
-                    router.tally, facts, route, device.name, reason, seen_of(tensors), kernel=kernel
+                    router.tally, facts, Route.NATIVE, device.name, Reason.MATCHED, seen, kernel=kernel
                 )
                 plan = plans[device.name] = router.counted(
                     tally, lambda args, kwargs: function(*args, **kwargs)
@@ -74,16 +74,6 @@ def _served_by(
         return run
 
     return make
-
-
-def _own(function: Callable[..., Any]) -> Callable[[Router, OpFacts], Plan]:
-    """An op that ``transfers`` implements."""
-    return _served_by(function, Route.NATIVE, Reason.MATCHED, f"fl/device:{function.__name__}")
-
-
-def _split_into(parts: Callable[..., Any]) -> Callable[[Router, OpFacts], Plan]:
-    """An op that neither the host nor PyTorch's composites compute: ``parts`` calls ops that are routed."""
-    return _served_by(parts, Route.DECOMPOSED, Reason.COMPOSITE, None)
 
 
 def _copy_handler(router: Router, facts: OpFacts) -> Plan:
@@ -184,6 +174,5 @@ DEVICE_OPS: dict[str, Callable[[Router, OpFacts], Plan]] = {
     "aten::_to_copy": _to_copy_handler,
     "aten::_copy_from": _copy_handler,
     "aten::_copy_from_and_resize": _copy_handler,
-    **{f"aten::{name}": _split_into(parts) for name, parts in rnn_cells.CELLS.items()},
     "aten::_local_scalar_dense": _scalar_handler,
 }

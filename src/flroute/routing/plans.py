@@ -20,13 +20,14 @@ from flroute.kernels import Kernel
 from flroute.registry import Registry, definition_of, load
 from flroute.routing import hot_path
 from flroute.routing.accounting import Seen, Tally, seen_of
+from flroute.routing.composites import split_of
 from flroute.routing.fallback import HostCall, InKernel
 from flroute.routing.hot_path import HotPath
 from flroute.routing.native import Invocation
 from flroute.routing.placement import check_same_device, device_of_call, signature
 from flroute.routing.schema import OpFacts, facts_of, tensors_in
 from flroute.settings import Settings
-from flroute.torch_compat import find_op, resolving_lazy_bits, run_composite
+from flroute.torch_compat import find_op, resolving_lazy_bits
 from flroute.vocabulary import FallbackPolicy, Reason, Rejection, Route
 
 if TYPE_CHECKING:
@@ -197,10 +198,10 @@ class PlanBuilder:
 
     def _last_resort(self, rejected: tuple[Rejection, ...]) -> Plan:
         reason = rejected[-1].reason if rejected else Reason.NO_KERNEL
-        if self.facts.is_composite:
-            op = self.facts.op
+        split = split_of(self.facts)
+        if split is not None:
             tally = self._tally(Route.DECOMPOSED, Reason.COMPOSITE, rejected=rejected)
-            return self.router.counted(tally, lambda args, kwargs: run_composite(op, args, kwargs))
+            return self.router.counted(tally, split)
         return self._fallback(reason, rejected)
 
     def _fallback(self, reason: Reason, rejected: tuple[Rejection, ...]) -> Plan:

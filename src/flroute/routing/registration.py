@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from flroute.errors import DeviceError
-from flroute.routing import rnn_cells
+from flroute.routing import attention, composites
 from flroute.torch_compat import all_op_names, find_op, has_kernel
 
 aten = torch.ops.aten
@@ -41,6 +41,7 @@ _REACHED_WITHOUT_PYTHON = (
     "aten::resize_",
     "aten::_to_copy",  # PyTorch's own asks for pinned host memory when told not to block
     "aten::mode.values",  # its composite names the devices it accepts
+    "aten::conj_physical_",  # its composite calls the host's kernel without asking the dispatcher
 )
 """``torch.tensor(..., device="fl")`` and some indexing reach the device with the Python key excluded while a dispatch mode
 is on the stack; PyTorch then finds only kernels registered by name, and asserts on a boxed fallback (PythonFallbackKernel.cpp)."""
@@ -64,8 +65,9 @@ def register(route: Route) -> None:
     for name in dict.fromkeys((*_REACHED_WITHOUT_PYTHON, *_ops_taken_whole())):
         named.impl(name.removeprefix("aten::"), _routed(route, find_op(name)), _KEY)
     _register_convolution(named, route)
-    for name in rnn_cells.CELLS:
-        named.impl(name, _routed(route, find_op(f"aten::{name}")), _KEY)
+    for name in composites.PARTS:
+        named.impl(name.removeprefix("aten::"), _routed(route, find_op(name)), _KEY)
+    named.impl("scaled_dot_product_attention", attention.attention, f"Autograd{_KEY}")
     anything.fallback(_refuse_quantized, f"Quantized{_KEY}")
     for key in (
         "Conjugate",

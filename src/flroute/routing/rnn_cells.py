@@ -85,10 +85,10 @@ def gru_cell_backward(
     return grad_input, grad_hidden, grad_hy * z, *biases
 
 
-CELLS: dict[str, Callable[..., Any]] = {
-    "_thnn_fused_lstm_cell": lstm_cell,
-    "_thnn_fused_lstm_cell_backward_impl": lstm_cell_backward,
-    "_thnn_fused_gru_cell": gru_cell,
-    "_thnn_fused_gru_cell_backward": gru_cell_backward,
+PARTS: dict[str, Callable[..., Any]] = {
+    "aten::_thnn_fused_lstm_cell": lstm_cell,
+    "aten::_thnn_fused_lstm_cell_backward_impl": lstm_cell_backward,
+    "aten::_thnn_fused_gru_cell": gru_cell,
+    "aten::_thnn_fused_gru_cell_backward": gru_cell_backward,
 }
 """By op: the function that splits it into ops which are routed one by one."""

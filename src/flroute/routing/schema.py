@@ -25,9 +25,18 @@ _METADATA = frozenset(
 )
 """Metadata ops that the schema does not show to be views."""
 
-_WHOLE = frozenset({"aten::copy_", "aten::convolution", "aten::convolution_backward", "aten::mode.values"})
-"""Composites whose parts lead back to themselves on an out-of-tree device (``_copy_from``, ``convolution_overrideable``), or
-that name the devices they accept (``mode.values``)."""
+_WHOLE = frozenset(
+    {
+        "aten::copy_",
+        "aten::convolution",
+        "aten::convolution_backward",
+        "aten::mode.values",
+        "aten::conj_physical_",
+    }
+)
+"""Composites whose parts lead back to themselves on an out-of-tree device (``_copy_from``, ``convolution_overrideable``),
+that name the devices they accept (``mode.values``), or that call a host kernel without asking the dispatcher
+(``conj_physical_``)."""
 
 _HOST_ARGUMENTS: dict[str, frozenset[str]] = {
     "aten::index": frozenset({"indices"}),

@@ -1,0 +1,23 @@
+"""Ops that are split into other ops, each of them routed: PyTorch's composites, and those that are split here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flroute.routing import attention, rnn_cells
+from flroute.routing.schema import OpFacts
+from flroute.torch_compat import run_composite
+
+PARTS: dict[str, Callable[..., Any]] = {**rnn_cells.PARTS, **attention.PARTS}
+"""Ops that PyTorch splits otherwise on a device it does not know than on the host, or not at all: how they are split here."""
+
+
+def split_of(facts: OpFacts) -> Callable[[tuple[Any, ...], dict[str, Any]], Any] | None:
+    """What runs an op as other ops, or ``None`` if it is not made of others."""
+    parts = PARTS.get(facts.name)
+    if parts is not None:
+        return lambda args, kwargs: parts(*args, **kwargs)
+    if facts.is_composite:
+        return lambda args, kwargs: run_composite(facts.op, args, kwargs)
+    return None
