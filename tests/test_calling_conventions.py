@@ -344,6 +344,17 @@ def test_arrays_alias_the_tensors(made: Made) -> None:
     assert CALLS["add"][0][0].ctypes.data == a.data_ptr()
 
 
+@pytest.mark.parametrize("vendor", ["reference", "opaque"])
+@pytest.mark.parametrize("op", [torch.add, torch.maximum, torch.mul])
+def test_an_empty_out_is_laid_out_as_on_the_host(op: Callable[..., Any], vendor: str) -> None:
+    device = torch.device(str(flroute.device(vendor)))
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    expected = op(x.t(), y.t(), out=torch.empty(0))
+    out = op(x.to(device).t(), y.to(device).t(), out=torch.empty(0, device=device))
+    assert (out.stride(), expected.stride()) == ((1, 4), (1, 4))
+    assert torch.equal(out.cpu(), expected)
+
+
 # -- what results look like ------------------------------------------------------------------------------------------
 
 
@@ -408,6 +419,15 @@ def test_zero_dimensional_and_empty_tensors(shape: tuple[int, ...], made: Made) 
                 )
                 assert got.tolist() == expected.tolist()
     assert decision_of(session, "aten::neg").calls == 3
+
+
+@pytest.mark.parametrize(("shape", "other"), [((0, 1), (1,)), ((0, 3), (0, 1)), ((2, 0, 1), (1, 1))], ids=str)
+def test_empty_results_have_the_hosts_strides(shape: tuple[int, ...], other: tuple[int, ...]) -> None:
+    """Not those of PyTorch's rules for data-free tensors, which order the dimensions of an empty result otherwise."""
+    x, y = torch.empty_strided(shape, [1] * len(shape)), torch.empty(other)
+    on_x = torch.empty_strided(shape, [1] * len(shape), device="fl")
+    for op in (torch.add, torch.mul, torch.eq):
+        assert op(on_x, y.to("fl")).stride() == op(x, y).stride()
 
 
 def test_numpy_scalars_are_zero_dimensional_results(vendors: Vendors) -> None:

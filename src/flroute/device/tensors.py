@@ -167,6 +167,11 @@ def without_repeats(tensor: torch.Tensor) -> torch.Tensor:
     return torch.ops.aten.as_strided.default.redispatch(HOST_KEYS, tensor, shape, strides)  # type: ignore[no-any-return]
 
 
+def restride(tensor: torch.Tensor, strides: Sequence[int]) -> None:
+    """Give a tensor other strides within its memory, in place (metadata only)."""
+    torch.ops.aten.as_strided_.default.redispatch(HOST_KEYS, tensor, tensor.shape, strides)
+
+
 def with_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The same bytes under another dtype of the same width."""
     return torch.ops.aten.view.dtype.redispatch(HOST_KEYS, tensor, dtype)  # type: ignore[no-any-return]

@@ -64,6 +64,9 @@ def _ask_pytorch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expe
     results = list(result) if isinstance(result, tuple | list) else [result]
     if not all(r is None or isinstance(r, torch.Tensor) for r in results):
         return None
+    if any(r is not None and r.dim() > 1 and not r.numel() for r in results) and not facts_of(op).is_seeded:
+        # PyTorch's rules for data-free tensors order the dimensions of an empty result as its kernels do not.
+        return host_results(op, args, kwargs)
     return results
 
 
@@ -75,6 +78,8 @@ def host_results(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expe
     """
 
     def copied(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and not value.numel():  # copying one may itself ask what to expect
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
         if isinstance(value, torch.Tensor):
             return value.detach().to("cpu", copy=True)
         if isinstance(value, torch.device):

@@ -17,7 +17,7 @@ from flroute.device.capsule import row_major
 from flroute.device.dtypes import NUMPY_CARRIERS, NUMPY_DTYPES
 from flroute.device.memory import DeviceArray
 from flroute.device.table import Device
-from flroute.device.tensors import adopt_array, empty_strided, with_dtype, with_strides
+from flroute.device.tensors import adopt_array, empty_strided, restride, with_dtype, with_strides
 from flroute.errors import KernelResultError, Unsupported
 from flroute.kernels import Kernel
 from flroute.routing.arrays import lower_argument, lower_for
@@ -123,9 +123,11 @@ class Invocation:
                 raise RuntimeError(
                     f"result type {result.dtype} of {self.facts.name} can't be cast to the out= tensor's {out.dtype}"
                 )
-        for out, result in zip(outs, made, strict=True):
+        for out, result, want in zip(outs, made, expected, strict=True):
             if out.shape != result.shape:
                 _resize_output(out, result, self.facts.name)
+                if want is not None and out.stride() != want.stride():
+                    restride(out, want.stride())
         for out, result in zip(outs, made, strict=True):
             self._store(out, result)
         return outs[0] if len(outs) == 1 else tuple(outs)
