@@ -33,7 +33,14 @@ def test_installing_again_changes_nothing() -> None:
     def state() -> tuple[Any, ...]:
         storage = torch.UntypedStorage
         engine = (torch.autograd._engine_run_backward, torch.autograd.graph._engine_run_backward)
-        return (storage.__new__, storage._new_shared.__func__, torch._tensor_str._tensor_str, *engine)
+        options = getattr(torch.nn, "LinearCrossEntropyOptions", None)
+        return (
+            storage.__new__,
+            storage._new_shared.__func__,
+            torch._tensor_str._tensor_str,
+            getattr(options, "_adjust", None),
+            *engine,
+        )
 
     before = state()
     for cure in CURES:
@@ -322,6 +329,29 @@ SHORT_PROCESS = """
     thread.join()
     print("done")
 """
+
+
+# Choices that PyTorch makes by device type ------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.nn, "LinearCrossEntropyOptions"),
+    reason="PyTorch 2.13 is the first to have these options",
+)
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_half_precision_is_accumulated_as_on_the_host(reduction: str) -> None:
+    """In float32: in bfloat16 the gradients would be several times as far from the truth as the host's."""
+    cross_entropy: Any = torch.nn.functional.linear_cross_entropy
+    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=2)
+    host = [torch.randn(8, 64, dtype=torch.bfloat16) for _ in range(2)]
+    target = torch.arange(8)
+    gradients = []
+    for device in (torch.device("cpu"), DEVICE):
+        inputs = [t.to(device).requires_grad_() for t in host]
+        loss = cross_entropy(*inputs, target.to(device), reduction=reduction, options=options)
+        gradients.append([g.cpu() for g in torch.autograd.grad(loss.sum(), inputs)])
+    for expected, got in zip(*gradients, strict=True):
+        torch.testing.assert_close(got, expected, rtol=2**-7, atol=2**-12)
 
 
 def test_a_short_process_that_ran_backward_exits_cleanly() -> None:

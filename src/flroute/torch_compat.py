@@ -428,3 +428,16 @@ def wrap_backward(around: Callable[[Any], Any]) -> None:
 
     torch.autograd.graph._engine_run_backward = run_inside
     torch.autograd._engine_run_backward = run_inside  # type: ignore[attr-defined]
+
+
+def choose_as_on_host(device_type: str) -> None:
+    """What ``torch.nn.LinearCrossEntropyOptions`` (PyTorch 2.13) leaves to PyTorch is chosen as on the host."""
+    options: Any = getattr(torch.nn, "LinearCrossEntropyOptions", None)
+    if (adjust := getattr(options, "_adjust", None)) is not None:
+
+        @functools.wraps(adjust)
+        def as_on_host(self: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+            known = torch.device("cpu") if device is not None and device.type == device_type else device
+            return adjust(self, *args, device=known, **kwargs)
+
+        options._adjust = as_on_host

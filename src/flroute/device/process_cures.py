@@ -19,7 +19,7 @@ from flroute.device.serialization import storage_on_device
 from flroute.device.table import DEVICE_TYPE, to_index
 from flroute.device.tensors import is_on_device
 from flroute.errors import DeviceError
-from flroute.torch_compat import before_printing, single_threaded_backward, wrap_backward
+from flroute.torch_compat import before_printing, choose_as_on_host, single_threaded_backward, wrap_backward
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,13 @@ def _print_from_the_host() -> None:
     before_printing(lambda tensor: tensor.to("cpu") if is_on_device(tensor) else tensor)
 
 
+# Choices that PyTorch makes by device type ------------------------------------------------------------------------
+
+
+def _accumulate_as_the_host_does() -> None:
+    choose_as_on_host(DEVICE_TYPE)
+
+
 CURES: tuple[Cure, ...] = (
     Cure(
         "storages made by device",
@@ -152,5 +159,10 @@ CURES: tuple[Cure, ...] = (
         "tensors printed from a copy on the host",
         'print(tensor) would fall back, and raise where the policy is fallback="error"',
         functools.cache(_print_from_the_host),
+    ),
+    Cure(
+        "automatic options of linear_cross_entropy",
+        "half-precision inputs would be accumulated in half precision, as PyTorch does on devices it has not measured",
+        functools.cache(_accumulate_as_the_host_does),
     ),
 )
