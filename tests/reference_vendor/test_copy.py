@@ -64,8 +64,16 @@ def test_fill_and_zero(dtype: torch.dtype) -> None:
     assert not x.any()
 
 
+@pytest.mark.parametrize("value", [True, 0, 2, 1.0, 0.0, float("nan")])
+def test_bool_is_filled_with_whether_a_number_is_not_zero(value: float) -> None:
+    x = torch.zeros(3, dtype=torch.bool)
+    run("aten::fill_.Scalar", x, value)
+    assert torch.equal(x, torch.zeros(3, dtype=torch.bool).fill_(value))
+
+
 @pytest.mark.parametrize(
-    ("dtype", "value"), [(torch.int8, 300), (torch.int32, float("nan")), (torch.float32, 1j)]
+    ("dtype", "value"),
+    [(torch.bool, 1j), (torch.int8, 300), (torch.int32, float("nan")), (torch.float32, 1j)],
 )
 def test_values_that_do_not_fit_are_left_to_the_host(dtype: torch.dtype, value: object) -> None:
     with pytest.raises(Unsupported):

@@ -48,6 +48,8 @@ def copy_(target: Array, source: Array, non_blocking: bool = False) -> None:
 @kernel("aten::fill_.Scalar", when=_numpy_knows)
 @quiet
 def fill_scalar_(target: Array, value: Any) -> None:
+    if target.dtype.kind == "b" and isinstance(value, float | int):
+        value = bool(value)  # torch.ones makes a bool tensor with 1.0
     if target.dtype.kind != "c":
         check_scalars(target.dtype, value)
     target[...] = value
