@@ -1,6 +1,9 @@
-"""The same package on every supported PyTorch: ``nox -s "torch(2.15)"``, or ``nox`` for all (large downloads)."""
+"""One wheel on every supported PyTorch: ``nox -s "torch(2.15)"``, or ``nox`` for all (large downloads)."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import nox
 
@@ -12,9 +15,15 @@ nox.options.reuse_existing_virtualenvs = True
 @nox.session
 @nox.parametrize("release", TORCH_RELEASES, ids=TORCH_RELEASES)
 def torch(session: nox.Session, release: str) -> None:
-    """All tests but PyTorch's databases, on one PyTorch release; arguments after ``--`` go to pytest."""
-    session.install(f"torch=={release}.*")
-    session.install("-e", ".[dev]", "-e", "tests/plugins/opaque_vendor")
+    """The wheel on one PyTorch release: all tests but PyTorch's databases, or what follows ``--`` for pytest."""
+    session.env.update(OMP_NUM_THREADS="1", PYTHONPATH=None)  # what is tested is the wheel, not the checkout
+    with TemporaryDirectory() as wheels:
+        session.run("python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, ".")
+        (wheel,) = Path(wheels).glob("flroute-*.whl")
+        session.install(f"torch=={release}.*", f"{wheel}[dev]")
+        session.install("--force-reinstall", "--no-deps", str(wheel))  # pip keeps a build of the same version
+    session.install("-e", "tests/plugins/opaque_vendor")
     session.run("python", "-c", f"import torch; assert torch.__version__.startswith('{release}.')")
-    arguments = session.posargs or ["--ignore=tests/conformance"]
-    session.run("python", "-m", "pytest", "-n", "2", *arguments, env={"OMP_NUM_THREADS": "1"})
+    session.run("python", "-c", "import flroute as f; assert 'site-packages' in f.__file__, f.__file__")
+    arguments = session.posargs or ["tests", "--ignore=tests/conformance"]
+    session.run("python", "-m", "pytest", "-n", "2", "--dist", "worksteal", *arguments)
