@@ -231,7 +231,8 @@ GARBAGE = {
     "empty name": (_with(name=""), "lower-case identifier"),
     "kernel is a function": (_with(kernels=(relu,)), "kernels must be Kernel objects"),
     "kernel of no function": (_with(kernels=(Kernel("aten::relu", 5),)), "function"),
-    "kernel without a signature": (_with(kernels=(Kernel("aten::neg", np.negative),)), "negative"),
+    "kernel without a signature": (_with(kernels=(Kernel("aten::neg", max),)), "wrap it in a def"),
+    "kernel with another's signature": (_with(kernels=(Kernel("aten::neg", np.negative),)), "negative"),
     "kernels that raise": (_with(kernels=Broken()), "ZeroDivisionError"),
     "no kernels at all": (_with(kernels=None), "kernels"),
 }

@@ -221,7 +221,10 @@ def broken_kernel_rule(kernel: Any, same_op: Sequence[Kernel] = ()) -> str | Non
 def _signature_rule(kernel: Kernel, op: Any) -> str | None:
     """Whether the function can be called as the schema says, with the schema's own defaults."""
     schema = schema_of(op)
-    parameters = inspect.signature(kernel.function).parameters
+    try:
+        parameters = inspect.signature(kernel.function).parameters
+    except (ValueError, TypeError) as error:  # builtins, and numpy's ufuncs before numpy 2.4
+        return f"kernel {kernel.name} has no signature to compare with {schema}: {error}; wrap it in a def"
     kinds = {parameter.kind for parameter in parameters.values()}
     if inspect.Parameter.VAR_POSITIONAL in kinds or inspect.Parameter.VAR_KEYWORD in kinds:
         return f"kernel {kernel.name}: *args and **kwargs hide what it serves; name the arguments of {schema}"
