@@ -46,6 +46,21 @@ def test_scalars_that_promote_or_wrap_integers_are_left_to_the_host(scalar: obje
         run("aten::add.Tensor", torch.ones(3, dtype=torch.int32), scalar)
 
 
+@pytest.mark.parametrize("op", ["aten::add.Tensor", "aten::sub.Tensor", "aten::mul.Tensor"])
+@pytest.mark.parametrize("dtype", [*INTEGERS, torch.float32])
+def test_a_number_may_come_first(op: str, dtype: torch.dtype) -> None:
+    """As ``2 * x`` does, and the number of a list op once PyTorch has split it."""
+    x = torch.tensor([1, 2, 3], dtype=dtype)
+    function = {"aten::add.Tensor": torch.add, "aten::sub.Tensor": torch.sub, "aten::mul.Tensor": torch.mul}[
+        op
+    ]
+    try:
+        result = run(op, 2, x)
+    except Unsupported:
+        return
+    assert np.asarray(result).tolist() == function(2, x).tolist()
+
+
 def test_mixed_dtypes_have_no_kernel() -> None:
     with pytest.raises(Unsupported):
         run("aten::add.Tensor", torch.ones(3), torch.ones(3, dtype=torch.float64))

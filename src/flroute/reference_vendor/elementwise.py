@@ -98,7 +98,9 @@ def sub_integers(x: Array, y: Any, *, alpha: int = 1) -> Result:
 
 
 @kernel("aten::mul.Tensor", dtypes=INTEGERS)
-def mul_integers(x: Array, y: Any) -> Result:
+def mul_integers(x: Any, y: Any) -> Result:
+    if not isinstance(x, np.ndarray):
+        x, y = y, x
     check_scalars(x.dtype, y)
     return np.multiply(x, y)
 

@@ -136,9 +136,10 @@ class Invocation:
         written = written_tensors(self.facts, args, kwargs)
         if any(t.is_conj() or t.is_neg() for t in written):
             raise Unsupported("the tensor to write is a lazy conj or neg view")
-        if self.facts.writes_self:
+        if self.facts.writes_self or self.facts.bumps_no_version:
             for target in written:
                 self._check_overlap(target, args, kwargs)
+        if self.facts.writes_self:
             expected_results(self.facts.op, args, kwargs)
         answer = self._call(args, kwargs)
         self.plain_results = True
