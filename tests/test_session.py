@@ -13,7 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+)
 
 import flroute
 from flroute import session as sessions
@@ -267,6 +271,45 @@ def test_the_innermost_open_session_is_in_force_whatever_the_order_of_closing(
         assert state() == beneath
         assert seen is None or aten.ones.default in seen.ops
     assert state() == before
+
+
+@pytest.mark.parametrize("index", [0, 1, None])
+def test_a_device_context_closed_within_a_session_that_outlives_it(index: int | None) -> None:
+    before = state()
+    around, session = torch.fl.device(index), flroute.enable("opaque:0")
+    around.__enter__()
+    session.__enter__()
+    around.__exit__(None, None, None)
+    assert flroute.current_device() == session.device.torch_device
+    session.__exit__(None, None, None)
+    assert state() == before
+    with around, around:
+        assert torch.fl.current_device() == (index or 0)
+    assert state() == before
+
+
+def test_a_session_closed_while_modes_are_off_routes_no_more() -> None:
+    """A generator may be collected at any moment, in the middle of a call, too."""
+    session = flroute.enable("reference:1")
+    session.__enter__()
+    x = torch.ones(1)
+    with _disable_current_modes():
+        session.__exit__(None, None, None)
+    calls = sum(d.calls for d in session.decisions)
+    try:
+        assert torch.relu(x).tolist() == [1.0]
+        assert sum(d.calls for d in session.decisions) == calls
+    finally:
+        for mode in _get_current_dispatch_mode_stack():  # PyTorch put it back
+            torch._C._pop_torch_dispatch_stack(None)
+            assert isinstance(mode, sessions.RoutingMode)
+
+
+def test_a_thread_cannot_attach_once_the_session_is_closed() -> None:
+    with flroute.enable("reference:1") as session:
+        attached = session.attach()
+    with pytest.raises(flroute.FlrouteError, match="open session"), attached:
+        raise AssertionError("the body must not run")
 
 
 def test_an_inner_session_that_outlives_the_one_around_it_tells_the_next_one() -> None:

@@ -44,7 +44,6 @@ class _Thread(threading.local):
     def __init__(self) -> None:
         self.modes: list[RoutingMode] = []
         self.sessions: list[Session] = []
-        self.claims: list[list[int]] = []  # of the current device: each holds the index to come back to
 
 
 _thread = _Thread()
@@ -122,6 +121,7 @@ class RoutingMode(TorchDispatchMode):
         modes = _thread.modes
         at = modes.index(self)
         del modes[at]
+        self._beneath = -1  # whoever holds the stack while we leave it may put us back
         for inner in modes[at:]:  # opened after us, and still open
             inner._depth -= 1
         _let_innermost_route(modes)
@@ -243,11 +243,20 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
             ...     thread.join()
             fl:0
         """
+        self._check_open()
+        return self._attached()
+
+    @contextmanager
+    def _attached(self) -> Iterator[None]:
+        self._check_open()
+        with self._in_this_thread():
+            yield
+
+    def _check_open(self) -> None:
         if self._stack is None:
             raise FlrouteError(
                 "attach() needs an open session: call it inside `with flroute.enable(...) as session:`"
             )
-        return self._in_this_thread()
 
     @property
     def decisions(self) -> list[Decision]:
@@ -328,20 +337,11 @@ def resolve_device(name: str | None) -> table.Device:
 
 @contextmanager
 def _current(index: int) -> Iterator[None]:
-    """Make a device current in this thread; the one before comes back when this and all that came after have ended."""
-    claims = _thread.claims
-    claim = [table.current_index()]
-    table.set_current_index(index)
-    claims.append(claim)
+    claim = table.push_current(index)
     try:
         yield
     finally:
-        at = next(i for i, other in enumerate(claims) if other is claim)
-        del claims[at]
-        if at == len(claims):
-            table.set_current_index(claim[0])
-        else:
-            claims[at][0] = claim[0]
+        table.pop_current(claim)
 
 
 @cache

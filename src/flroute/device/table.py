@@ -71,7 +71,15 @@ _source: Callable[[], Sequence[Device]] | None = None
 _activate: Callable[[], None] | None = None
 _devices: tuple[Device, ...] | None = None
 _lock = threading.RLock()
-_current = threading.local()
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.index = 0
+        self.claims: list[list[int]] = []  # each holds the index to come back to, the innermost is last
+
+
+_current = _Thread()
 
 
 def set_source(source: Callable[[], Sequence[Device]]) -> None:
@@ -124,7 +132,7 @@ def device_count() -> int:
 
 def current_index() -> int:
     """Index of this thread's current device, which a bare ``"fl"`` means."""
-    return getattr(_current, "index", 0)
+    return _current.index
 
 
 def set_current_index(index: int) -> None:
@@ -136,6 +144,31 @@ def set_current_index(index: int) -> None:
     if index:
         device_at(index)
     _current.index = index
+
+
+def push_current(index: int) -> list[int]:
+    """Make a device current in this thread until ``pop_current`` is called with what this returns.
+
+    Raises:
+        DeviceError: no such device.
+    """
+    claim = [current_index()]
+    set_current_index(index)
+    _current.claims.append(claim)
+    return claim
+
+
+def pop_current(claim: list[int]) -> None:
+    """End a claim, in any order: the device before it comes back once all that were made after it have ended, too."""
+    claims = _current.claims
+    at = next((i for i, other in enumerate(claims) if other is claim), None)
+    if at is None:  # made in another thread, whose business it is
+        return
+    del claims[at]
+    if at == len(claims):
+        set_current_index(claim[0])
+    else:
+        claims[at][0] = claim[0]
 
 
 def to_index(device: torch.device | int | str | None) -> int:

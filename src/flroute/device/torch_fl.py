@@ -87,15 +87,13 @@ class device:  # noqa: N801 -- torch.cuda.device's name
     def __init__(self, device: DeviceLike) -> None:
         absent = device is None or (isinstance(device, int) and device < 0)
         self.idx = -1 if absent else table.to_index(device)
-        self.prev_idx = -1
+        self._claims: list[list[int]] = []
 
     def __enter__(self) -> None:
-        self.prev_idx = table.current_index()
-        if self.idx >= 0:
-            table.set_current_index(self.idx)
+        self._claims.append(table.push_current(self.idx if self.idx >= 0 else table.current_index()))
 
     def __exit__(self, *_: object) -> None:
-        table.set_current_index(self.prev_idx)
+        table.pop_current(self._claims.pop())
 
 
 def synchronize(device: DeviceLike = None) -> None:
