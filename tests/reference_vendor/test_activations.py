@@ -1,15 +1,11 @@
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from against_host import FLOATS, SHAPES, agree, given, values
 from hypothesis import strategies as st
-
-from flroute.reference_vendor.activations import erfc
 
 FORWARD: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("aten::relu", (), {}),
@@ -67,10 +63,3 @@ def test_backward_from_the_output(op: str, data: Any, dtype: torch.dtype) -> Non
 def test_a_nan_input_lets_the_gradient_through(op: str) -> None:
     x = torch.tensor([float("nan"), 1.0, -1.0, 0.0, float("inf")])
     agree(op, torch.full((5,), 2.0), x, *((0,) if "threshold" in op else (-1, 1)))
-
-
-def test_erfc_keeps_double_precision() -> None:
-    x = np.linspace(-6, 12, 20001)
-    exact = np.array([math.erfc(value) for value in x])
-    np.testing.assert_allclose(erfc(x), exact, rtol=5e-14)
-    np.testing.assert_array_equal(erfc(np.array([np.inf, -np.inf, np.nan])), [0, 2, np.nan])

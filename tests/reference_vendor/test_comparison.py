@@ -24,10 +24,15 @@ def test_a_tensor_and_a_number(name: str, scalar: float) -> None:
     agree(f"aten::{name}.Scalar", torch.arange(3), 1)
 
 
-@pytest.mark.parametrize("scalar", [0.5, 300, True, 1j])
+@pytest.mark.parametrize("scalar", [300, 1j])
 def test_numbers_that_do_not_fit_are_left_to_the_host(scalar: object) -> None:
     with pytest.raises(Unsupported):
         run("aten::lt.Scalar", torch.ones(2, dtype=torch.int8), scalar)
+
+
+@pytest.mark.parametrize("scalar", [0.5, True])
+def test_numbers_of_another_kind_promote(scalar: float) -> None:
+    agree("aten::lt.Scalar", torch.arange(-1, 3, dtype=torch.int8), scalar)
 
 
 @pytest.mark.parametrize("name", ["logical_and", "logical_or", "logical_xor"])
@@ -38,11 +43,12 @@ def test_logic(name: str, data: st.DataObject, dtype: torch.dtype) -> None:
     agree("aten::logical_not", x)
 
 
-@given(data=st.data())
-def test_bits_of_bool(data: st.DataObject) -> None:
-    x, y = data.draw(broadcastable(torch.bool))
+@given(data=st.data(), dtype=st.sampled_from([torch.bool, *INTEGERS]))
+def test_bits(data: st.DataObject, dtype: torch.dtype) -> None:
+    x, y = data.draw(broadcastable(dtype))
     agree("aten::bitwise_and.Tensor", x, y)
     agree("aten::bitwise_or.Tensor", x, y)
+    agree("aten::bitwise_xor.Tensor", x, y)
     agree("aten::bitwise_not", x)
 
 

@@ -18,14 +18,21 @@ from flroute.reference_vendor import (
     creation,
     elementwise,
     embedding,
+    error_functions,
     foreach,
+    gelu,
+    integers,
+    logarithms,
     losses,
     matmul,
+    mixed,
     normalization,
     pooling,
     random,
     reductions,
+    rounding,
     softmax,
+    trigonometry,
 )
 from flroute.reference_vendor.half_precision import in_float32
 from flroute.vendor import DeviceFacts, HostMemory, Vendor, collect_kernels, hookimpl
@@ -34,7 +41,13 @@ VERSION = "0.1.0"
 
 MODULES = (
     elementwise,
+    trigonometry,
+    logarithms,
+    rounding,
+    integers,
     activations,
+    gelu,
+    error_functions,
     comparison,
     reductions,
     matmul,
@@ -48,6 +61,7 @@ MODULES = (
     creation,
     copy,
     random,
+    mixed,  # after the kernels of one dtype
 )
 
 

@@ -76,21 +76,6 @@ def logical_not(x: Array) -> Result:
     return np.logical_not(x)
 
 
-@kernel("aten::bitwise_and.Tensor", dtypes=("bool",))
-def bitwise_and(x: Array, y: Array) -> Result:
-    return np.bitwise_and(x, y)
-
-
-@kernel("aten::bitwise_or.Tensor", dtypes=("bool",))
-def bitwise_or(x: Array, y: Array) -> Result:
-    return np.bitwise_or(x, y)
-
-
-@kernel("aten::bitwise_not", dtypes=("bool",))
-def bitwise_not(x: Array) -> Result:
-    return np.bitwise_not(x)
-
-
 @kernel("aten::isnan", dtypes=REALS)
 def isnan(x: Array) -> Result:
     return np.isnan(x)

@@ -15,6 +15,7 @@ from flroute.reference_vendor.support import (
     Result,
     check_scalars,
     fast,
+    floating,
     quiet,
     rounded,
     wide,
@@ -115,48 +116,48 @@ def absolute(x: Array) -> Result:
     return np.absolute(x)
 
 
-@kernel("aten::exp", dtypes=FLOATS)
+@kernel("aten::exp", dtypes=REALS)
 def exp(x: Array) -> Result:
     return rounded(np.exp, x, like=x)
 
 
-@kernel("aten::log", dtypes=FLOATS)
+@kernel("aten::log", dtypes=REALS)
 def log(x: Array) -> Result:
     return rounded(np.log, x, like=x)
 
 
-@kernel("aten::log1p", dtypes=FLOATS)
+@kernel("aten::log1p", dtypes=REALS)
 def log1p(x: Array) -> Result:
     return rounded(np.log1p, x, like=x)
 
 
-@kernel("aten::expm1", dtypes=FLOATS)
+@kernel("aten::expm1", dtypes=REALS)
 def expm1(x: Array) -> Result:
     return rounded(np.expm1, x, like=x)
 
 
-@kernel("aten::sqrt", dtypes=FLOATS)
+@kernel("aten::sqrt", dtypes=REALS)
 def sqrt(x: Array) -> Result:
-    return fast.run(np.sqrt, x)
+    return fast.run(np.sqrt, floating(x))
 
 
-@kernel("aten::rsqrt", dtypes=FLOATS)
+@kernel("aten::rsqrt", dtypes=REALS)
 @quiet
 def rsqrt(x: Array) -> Result:
-    return np.reciprocal(np.sqrt(x))
+    return np.reciprocal(np.sqrt(floating(x)))
 
 
-@kernel("aten::reciprocal", dtypes=FLOATS)
+@kernel("aten::reciprocal", dtypes=REALS)
 def reciprocal(x: Array) -> Result:
-    return fast.run(np.reciprocal, x)
+    return fast.run(np.reciprocal, floating(x))
 
 
-@kernel("aten::sin", dtypes=FLOATS)
+@kernel("aten::sin", dtypes=REALS)
 def sin(x: Array) -> Result:
     return rounded(np.sin, x, like=x)
 
 
-@kernel("aten::cos", dtypes=FLOATS)
+@kernel("aten::cos", dtypes=REALS)
 def cos(x: Array) -> Result:
     return rounded(np.cos, x, like=x)
 

@@ -86,6 +86,13 @@ def narrow(result: Any, like: Array) -> Any:
     return result.astype(like.dtype, copy=False)
 
 
+def floating(x: Any) -> Any:
+    """Integers and bool as numbers of PyTorch's default dtype, in which it computes functions of them."""
+    if isinstance(x, np.ndarray) and x.dtype.kind in "iub":
+        return x.astype(numpy_dtype(torch.get_default_dtype()))
+    return x
+
+
 def rounded(ufunc: np.ufunc, *operands: Any, like: Array) -> Result:
     """``ufunc`` in double precision, rounded once to the dtype of ``like``.
 
@@ -94,9 +101,36 @@ def rounded(ufunc: np.ufunc, *operands: Any, like: Array) -> Result:
     """
     if like.dtype.char == "d":
         return fast.run(ufunc, *operands)
+    if like.dtype.kind in "iub":
+        return rounded(ufunc, *map(floating, operands), like=floating(like))
     shape = np.broadcast(*operands).shape if len(operands) > 1 else like.shape
     out = np.empty_like(like, shape=shape)
     return fast.run(ufunc, *operands, out=out, dtype=np.float64, casting="same_kind")
+
+
+BLOCK = (
+    1 << 15
+)  # elements: a few such buffers of float32 stay in a core's own cache from one pass to the next
+
+
+def in_blocks(function: Callable[..., None], *operands: Array) -> Array:
+    """``function(out, *operands)`` on flat pieces of operands of one dtype; gives the whole of ``out``.
+
+    For formulas of many passes: over whole arrays each pass would fetch everything from memory again.
+    """
+    if any(operand.shape != operands[0].shape for operand in operands):
+        operands = np.broadcast_arrays(*operands)
+    out = np.empty_like(operands[0])
+    if out.size <= BLOCK and out.ndim:
+        function(out, *operands)
+        return out
+    if any(operand.strides != out.strides for operand in operands):
+        out = np.empty(out.shape, out.dtype)
+        operands = tuple(np.ascontiguousarray(operand) for operand in operands)
+    flat = [array.ravel(order="K") for array in (out, *operands)]  # views: all are dense, in one order
+    for start in range(0, out.size, BLOCK):
+        function(*[piece[start : start + BLOCK] for piece in flat])
+    return out
 
 
 reduce: Callable[..., Any] = (

@@ -1,0 +1,123 @@
+"""Arithmetic, comparison and selection of operands of several dtypes, and complex arithmetic.
+
+What these kernels get are calls that the kernels of one dtype leave: ``int64 + float32``, ``int32 * 1.5``, ``bool + 1``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flroute.reference_vendor import comparison, elementwise
+from flroute.reference_vendor.promotion import promoted
+from flroute.reference_vendor.support import Array, Result, quiet
+from flroute.vendor import Unsupported, kernel
+
+
+@kernel("aten::add.Tensor")
+@quiet
+def add_mixed(x: Any, y: Any, *, alpha: Any = 1) -> Result:
+    x, y = promoted(x, y, complex_too=True)
+    if x.dtype.kind == "f":
+        return elementwise.add(x, y, alpha=alpha)
+    if x.dtype.kind == "c" or alpha == 1:
+        return np.add(x, y if alpha == 1 else y * x.dtype.type(alpha))
+    return elementwise.add_integers(x, y, alpha=alpha)
+
+
+@kernel("aten::sub.Tensor")
+@quiet
+def sub_mixed(x: Any, y: Any, *, alpha: Any = 1) -> Result:
+    for operand in (x, y):
+        if isinstance(operand, bool) or (isinstance(operand, np.ndarray) and operand.dtype.kind == "b"):
+            raise Unsupported("a subtraction of bool")
+    x, y = promoted(x, y, complex_too=True)
+    if x.dtype.kind == "f":
+        return elementwise.sub(x, y, alpha=alpha)
+    if x.dtype.kind == "c":
+        return np.subtract(x, y if alpha == 1 else y * x.dtype.type(alpha))
+    return elementwise.sub_integers(x, y, alpha=alpha)
+
+
+@kernel("aten::rsub.Tensor")
+def rsub_mixed(x: Any, y: Any, *, alpha: Any = 1) -> Result:
+    return sub_mixed(y, x, alpha=alpha)
+
+
+@kernel("aten::mul.Tensor")
+@quiet
+def mul_mixed(x: Any, y: Any) -> Result:
+    return np.multiply(*promoted(x, y, complex_too=True))
+
+
+@kernel("aten::div.Tensor")
+@quiet
+def div_mixed(x: Any, y: Any) -> Result:
+    return np.true_divide(*promoted(x, y, floats=True, complex_too=True))
+
+
+@kernel("aten::maximum")
+def maximum_mixed(x: Array, y: Array) -> Result:
+    return np.maximum(*promoted(x, y))
+
+
+@kernel("aten::minimum")
+def minimum_mixed(x: Array, y: Array) -> Result:
+    return np.minimum(*promoted(x, y))
+
+
+# -- comparison ---------------------------------------------------------------------------------------
+
+
+@kernel("aten::eq.Tensor", "aten::eq.Scalar")
+def eq_mixed(x: Array, y: Any) -> Result:
+    return np.equal(*promoted(x, y, complex_too=True))
+
+
+@kernel("aten::ne.Tensor", "aten::ne.Scalar")
+def ne_mixed(x: Array, y: Any) -> Result:
+    return np.not_equal(*promoted(x, y, complex_too=True))
+
+
+@kernel("aten::lt.Tensor", "aten::lt.Scalar")
+def lt_mixed(x: Array, y: Any) -> Result:
+    return np.less(*promoted(x, y))
+
+
+@kernel("aten::le.Tensor", "aten::le.Scalar")
+def le_mixed(x: Array, y: Any) -> Result:
+    return np.less_equal(*promoted(x, y))
+
+
+@kernel("aten::gt.Tensor", "aten::gt.Scalar")
+def gt_mixed(x: Array, y: Any) -> Result:
+    return np.greater(*promoted(x, y))
+
+
+@kernel("aten::ge.Tensor", "aten::ge.Scalar")
+def ge_mixed(x: Array, y: Any) -> Result:
+    return np.greater_equal(*promoted(x, y))
+
+
+@kernel("aten::logical_and")
+def logical_and_mixed(x: Array, y: Array) -> Result:
+    return np.logical_and(x, y)
+
+
+@kernel("aten::logical_or")
+def logical_or_mixed(x: Array, y: Array) -> Result:
+    return np.logical_or(x, y)
+
+
+@kernel("aten::logical_xor")
+def logical_xor_mixed(x: Array, y: Array) -> Result:
+    return np.logical_xor(x, y)
+
+
+@kernel("aten::where.self")
+def where_mixed(condition: Array, x: Array, y: Array) -> Result:
+    if condition.dtype.kind != "b":
+        raise Unsupported(f"a condition of {condition.dtype}")
+    x, y = promoted(x, y, complex_too=True)
+    return np.where(condition, x, y) if x.dtype.kind == "c" else comparison.where(condition, x, y)
