@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from flroute import reference_vendor
-from flroute.vendor import Kernel, Unsupported, collect_kernels
+from flroute.vendor import Kernel, Unsupported
 
-KERNELS = collect_kernels(*reference_vendor.MODULES, implementation="numpy")
+KERNELS = reference_vendor.kernels()
 
 FLOATS = (torch.float32, torch.float64)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

@@ -35,7 +35,7 @@ from flroute.reference_vendor import (
     trigonometry,
 )
 from flroute.reference_vendor.half_precision import in_float32
-from flroute.vendor import DeviceFacts, HostMemory, Vendor, collect_kernels, hookimpl
+from flroute.vendor import DeviceFacts, HostMemory, Kernel, Vendor, collect_kernels, hookimpl
 
 VERSION = "0.1.0"
 
@@ -73,15 +73,20 @@ def _device() -> DeviceFacts:
     )
 
 
+def kernels() -> tuple[Kernel, ...]:
+    """Every kernel, those for half precision made of the others. Random numbers are the host's own in each precision."""
+    every = collect_kernels(*MODULES, implementation="numpy")
+    drawn = set(collect_kernels(random, implementation="numpy"))
+    return (*every, *in_float32(kernel for kernel in every if kernel not in drawn))
+
+
 @hookimpl
 def flroute_vendors() -> Iterator[Vendor]:
     """Two devices that share the host's memory and cores, so that moves between devices can be tried."""
-    kernels = collect_kernels(*MODULES, implementation="numpy")
-    deterministic = collect_kernels(*(m for m in MODULES if m is not random), implementation="numpy")
     yield Vendor(
         name="reference",
         version=VERSION,
         devices=(_device(), _device()),
         memory=HostMemory(),
-        kernels=(*kernels, *in_float32(deterministic)),
+        kernels=kernels(),
     )
