@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,6 +58,7 @@ PRIVATE_NAMES: dict[str, str] = {
     "torch.utils._device.DeviceContext": "the default device",
     "torch.utils._device._device_constructors": "the functions that take a default device",
     "torch._ops.OpOverload.redispatch": "metadata ops on the host's own implementation",
+    "torch._meta_registrations.device_hint": "the device that shape rules are asked for",
     "torch.random._seed_custom_device": "torch.manual_seed reaching the device",
     "torch._C._dynamo.eval_frame.set_code_exec_strategy": "keeping Dynamo out of the router",
 }
@@ -120,6 +122,37 @@ def overloads_of(name: str) -> list[str]:
     namespace, _, rest = name.partition("::")
     packet = getattr(getattr(torch.ops, namespace), rest.partition(".")[0], None)
     return [] if packet is None else [getattr(packet, o).name() for o in packet.overloads()]
+
+
+class _HostShapeRules(threading.local):
+    """Whether this thread asks for the host's shape rules; see ``host_shape_rules``."""
+
+    active = False
+
+
+_host_shape_rules = _HostShapeRules()
+_hint_of_device = torch._meta_registrations.device_hint
+
+
+def _hint_of_host(tensor: Any) -> Any:
+    if _host_shape_rules.active and type(tensor) is torch.Tensor and tensor.is_meta:
+        return "cpu"
+    return _hint_of_device(tensor)
+
+
+@contextmanager
+def host_shape_rules() -> Iterator[None]:
+    """A context in which PyTorch's rules for plain meta tensors are the host's.
+
+    Where host and cuda lay out a result differently (Fourier transforms, ``linalg.svd``), the rules look at the device, and
+    take a meta tensor, which says none, for one on cuda.
+    """
+    torch._meta_registrations.device_hint = _hint_of_host  # for other threads and tensors it answers as ever
+    before, _host_shape_rules.active = _host_shape_rules.active, True
+    try:
+        yield
+    finally:
+        _host_shape_rules.active = before
 
 
 _LAZY_KEYS = (DispatchKey.Conjugate, DispatchKey.Negative, DispatchKey.ZeroTensor)

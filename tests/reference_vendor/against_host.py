@@ -18,6 +18,7 @@ from flroute.vendor import Kernel, Unsupported
 KERNELS = reference_vendor.kernels()
 
 FLOATS = (torch.float32, torch.float64)
+COMPLEX = (torch.complex64, torch.complex128)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -104,6 +105,8 @@ def agree(op: str, *args: Any, **kwargs: Any) -> None:
 
 
 def _largest(tensor: torch.Tensor) -> float:
+    if tensor.dtype.is_complex:
+        tensor = torch.view_as_real(tensor.resolve_conj())
     if not tensor.dtype.is_floating_point:
         return 0.0
     finite = tensor[tensor.isfinite()]
@@ -116,6 +119,8 @@ def assert_same_inputs(before: Any, after: Any) -> None:
 
 
 def _double(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype is torch.complex64:
+        return tensor.to(torch.complex128)
     return tensor.double() if tensor.dtype is torch.float32 else tensor
 
 
@@ -138,6 +143,8 @@ def assert_close(
     made = torch.from_numpy(np.array(answer))
     assert made.dtype == host.dtype
     assert made.shape == host.shape
+    if host.dtype.is_complex:
+        made, host, exact = (torch.view_as_real(t.resolve_conj()) for t in (made, host, exact))
     if not host.dtype.is_floating_point:
         assert torch.equal(made, host)
         return
@@ -185,7 +192,10 @@ def values(
 ) -> torch.Tensor:
     """A host tensor of a shape and dtype, in some layout, with NaN, infinities and extremes if ``special``."""
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
-    if dtype.is_floating_point:
+    if dtype.is_complex:
+        parts = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
+        x = torch.complex(*parts).mul_(draw(st.sampled_from([1, 5]))).to(dtype)
+    elif dtype.is_floating_point:
         x = (
             torch.randn(shape, generator=generator, dtype=torch.float64)
             .mul_(draw(st.sampled_from([1, 5])))

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from flroute.reference_vendor.support import (
+    COMPLEX,
     NUMPY_TYPES,
     REAL_TYPES,
     REALS,
@@ -71,7 +72,7 @@ def zero_(target: Array) -> None:
 # -- joining and cutting ------------------------------------------------------------------------------
 
 
-@kernel("aten::cat", dtypes=REALS)
+@kernel("aten::cat", dtypes=(*REALS, *COMPLEX))
 def cat(arrays: Sequence[Array], dim: int = 0) -> Result:
     # A tensor of shape (0,) joins anything, for PyTorch's own history.
     joined = [array for array in arrays if array.shape != (0,)] or list(arrays)
@@ -84,21 +85,21 @@ def cat(arrays: Sequence[Array], dim: int = 0) -> Result:
     return np.concatenate(joined, axis=axis)
 
 
-@kernel("aten::tril", dtypes=REALS)
+@kernel("aten::tril", dtypes=(*REALS, *COMPLEX))
 def tril(x: Array, diagonal: int = 0) -> Result:
     if x.ndim < 2:
         raise Unsupported(f"tril of shape {x.shape}")
     return np.tril(x, diagonal)
 
 
-@kernel("aten::triu", dtypes=REALS)
+@kernel("aten::triu", dtypes=(*REALS, *COMPLEX))
 def triu(x: Array, diagonal: int = 0) -> Result:
     if x.ndim < 2:
         raise Unsupported(f"triu of shape {x.shape}")
     return np.triu(x, diagonal)
 
 
-@kernel("aten::flip", dtypes=REALS)
+@kernel("aten::flip", dtypes=(*REALS, *COMPLEX))
 def flip(x: Array, dims: Sequence[int]) -> Result:
     return np.flip(x, axes(dims, x.ndim)).copy() if dims else x.copy()
 

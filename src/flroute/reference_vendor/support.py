@@ -21,6 +21,7 @@ FLOATS = ("float32", "float64")
 INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
 NUMBERS = FLOATS + INTEGERS
 REALS = (*NUMBERS, "bool")
+COMPLEX = ("complex64", "complex128")
 
 
 # -- floating point without warnings ------------------------------------------------------------------

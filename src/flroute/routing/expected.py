@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from flroute.routing.schema import facts_of, with_numbers_as_tensors
+from flroute.torch_compat import host_shape_rules
 
 _META = torch.device("meta")
 
@@ -48,7 +49,7 @@ def _signature(value: Any) -> Any:
 
 def _ask_pytorch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expected | None:
     try:
-        with torch.no_grad(), warnings.catch_warnings():
+        with torch.no_grad(), host_shape_rules(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the call itself is going to warn
             inputs = with_numbers_as_tensors(facts_of(op), args)
             result = op(

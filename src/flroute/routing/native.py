@@ -7,7 +7,7 @@ first result of each signature against PyTorch's own shape rules, and give resul
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from flroute.device.capsule import row_major
 from flroute.device.dtypes import NUMPY_CARRIERS, NUMPY_DTYPES
 from flroute.device.memory import DeviceArray
 from flroute.device.table import Device
-from flroute.device.tensors import adopt_array, empty_strided, restride, with_dtype, with_strides
+from flroute.device.tensors import adopt_array, empty_strided, with_dtype, with_strides
 from flroute.errors import KernelResultError, Unsupported
 from flroute.kernels import Kernel
 from flroute.routing.arrays import lower_argument, lower_for
@@ -25,8 +25,11 @@ from flroute.routing.expected import Expected, expected_results, host_results
 from flroute.routing.fallback import InKernel, calls_kernels
 from flroute.routing.overlap import check_of
 from flroute.routing.schema import OpFacts, bind, tensors_in, written_tensors
-from flroute.routing.transfers import resize
+from flroute.routing.transfers import give_geometry
 from flroute.torch_compat import schema_of
+
+_ROW_MAJOR_OUT = {"aten::_fft_c2c.out", "aten::_fft_c2r.out", "aten::_fft_r2c.out"}
+"""Where the host resizes ``out`` without a look at the strides of the functional result."""
 
 Invoke = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 StoreTensor = Callable[[torch.Tensor, torch.Tensor], None]
@@ -125,9 +128,9 @@ class Invocation:
                 )
         for out, result, want in zip(outs, made, expected, strict=True):
             if out.shape != result.shape:
-                _resize_output(out, result, self.facts.name)
-                if want is not None and out.stride() != want.stride():
-                    restride(out, want.stride())
+                plain = want is None or self.facts.name in _ROW_MAJOR_OUT
+                strides = row_major(result.shape) if plain else want.stride()  # type: ignore[union-attr]
+                _resize_output(out, result.shape, strides, self.facts.name)
         for out, result in zip(outs, made, strict=True):
             self._store(out, result)
         return outs[0] if len(outs) == 1 else tuple(outs)
@@ -285,11 +288,11 @@ def _looks(value: Any) -> str:
     return f"shape {tuple(value.shape)}, dtype {value.dtype}"
 
 
-def _resize_output(out: torch.Tensor, result: torch.Tensor, op: str) -> None:
+def _resize_output(out: torch.Tensor, size: Sequence[int], strides: Sequence[int], op: str) -> None:
     if out.numel():
         warnings.warn(
             f"An output with one or more elements was resized since it had shape {list(out.shape)}, which does not match "
-            f"the required output shape {list(result.shape)} of {op}. Pass an out= of that shape, or an empty one.",
+            f"the required output shape {list(size)} of {op}. Pass an out= of that shape, or an empty one.",
             stacklevel=2,
         )
-    resize(out, list(result.shape))
+    give_geometry(out, size, strides)

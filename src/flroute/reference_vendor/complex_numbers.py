@@ -1,0 +1,268 @@
+"""Complex numbers: made, taken apart, and the arithmetic of tensors that hold them.
+
+A complex64 function is computed in complex128 and rounded once, as float32 ones are in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from flroute.reference_vendor import elementwise
+from flroute.reference_vendor.support import (
+    COMPLEX,
+    FLOATS,
+    INTEGERS,
+    NUMBERS,
+    Array,
+    Result,
+    accurate_sum,
+    axes,
+    fast,
+    narrow,
+    quiet,
+)
+from flroute.vendor import Unsupported, kernel
+
+_REAL_OF = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+
+
+def _joined(real: Array, imaginary: Array, dtype: Any) -> Array:
+    out = np.empty(np.broadcast_shapes(np.shape(real), np.shape(imaginary)), dtype)
+    out.real, out.imag = real, imaginary
+    return out
+
+
+# -- made and taken apart -----------------------------------------------------------------------------
+
+
+@kernel("aten::complex", dtypes=FLOATS)
+def complex_from_parts(real: Array, imag: Array) -> Result:
+    return _joined(real, imag, np.result_type(real.dtype, np.complex64))
+
+
+@kernel("aten::polar", dtypes=FLOATS)
+@quiet
+def polar(abs: Array, angle: Array) -> Result:
+    wide_angle = angle.astype(np.float64, copy=False)
+    dtype = np.result_type(abs.dtype, np.complex64)
+    return _joined(abs * np.cos(wide_angle), abs * np.sin(wide_angle), dtype)
+
+
+@kernel("aten::angle", dtypes=COMPLEX)
+def angle(x: Array) -> Result:
+    return np.arctan2(x.imag, x.real)
+
+
+@kernel("aten::angle", dtypes=(*FLOATS, *INTEGERS, "bool"))
+def angle_of_real(x: Array) -> Result:
+    """0 or pi, with the sign of zero not looked at, and NaN for NaN."""
+    dtype = x.dtype if x.dtype.kind == "f" else np.float32
+    result = np.where(np.less(x, 0), np.pi, 0).astype(dtype)
+    return np.where(np.isnan(x), x, result).astype(dtype) if x.dtype.kind == "f" else result
+
+
+@kernel("aten::sgn", dtypes=COMPLEX)
+@quiet
+def sgn(x: Array) -> Result:
+    """``x / |x|``, and 0 where ``x`` is."""
+    size = np.absolute(x)
+    return np.where(size == 0, 0, x / size).astype(x.dtype, copy=False)
+
+
+@kernel("aten::sgn", dtypes=NUMBERS)
+def sgn_of_real(x: Array) -> Result:
+    return elementwise.sign(x) if x.dtype.kind == "f" else np.sign(x)
+
+
+@kernel("aten::sgn", dtypes=("bool",))
+def sgn_of_bool(x: Array) -> Result:
+    return x.copy()
+
+
+@kernel("aten::conj_physical", "aten::_conj_physical", dtypes=COMPLEX)
+def conj_physical(x: Array) -> Result:
+    return np.conjugate(x)
+
+
+# -- arithmetic ---------------------------------------------------------------------------------------
+
+
+def _complex_operands(x: Any, y: Any, **_: Any) -> bool | str:
+    """Complex tensors of one dtype, a number, or a tensor of the same real type, of which numpy makes what PyTorch does."""
+    dtypes = {operand.dtype for operand in (x, y) if isinstance(operand, torch.Tensor)}
+    if not dtypes & _REAL_OF.keys():
+        return "neither operand is complex"
+    if len(dtypes) == 1:
+        return True
+    if not x.ndim or not y.ndim:
+        return "a tensor without dimensions does not promote as others do"
+    return any(dtypes == {known, real} for known, real in _REAL_OF.items()) or f"{x.dtype} with {y.dtype}"
+
+
+@kernel("aten::add.Tensor", when=_complex_operands)
+def add_complex(x: Any, y: Any, *, alpha: complex = 1) -> Result:
+    return fast.run(np.add, x, y if alpha == 1 else fast.run(np.multiply, y, alpha))
+
+
+@kernel("aten::sub.Tensor", when=_complex_operands)
+def sub_complex(x: Any, y: Any, *, alpha: complex = 1) -> Result:
+    return fast.run(np.subtract, x, y if alpha == 1 else fast.run(np.multiply, y, alpha))
+
+
+@kernel("aten::mul.Tensor", when=_complex_operands)
+def mul_complex(x: Any, y: Any) -> Result:
+    return fast.run(np.multiply, x, y)
+
+
+@kernel("aten::div.Tensor", when=_complex_operands)
+def div_complex(x: Any, y: Any) -> Result:
+    return fast.run(np.true_divide, x, y)
+
+
+@kernel("aten::rsub.Scalar", dtypes=COMPLEX)
+def rsub_complex(x: Array, y: complex, alpha: complex = 1) -> Result:
+    return fast.run(np.subtract, y, x if alpha == 1 else fast.run(np.multiply, x, alpha))
+
+
+@kernel("aten::neg", dtypes=COMPLEX)
+def neg_complex(x: Array) -> Result:
+    return np.negative(x)
+
+
+@kernel("aten::abs", dtypes=COMPLEX)
+def abs_complex(x: Array) -> Result:
+    return fast.run(np.absolute, x)
+
+
+@kernel("aten::eq.Tensor", "aten::eq.Scalar", dtypes=COMPLEX)
+def eq_complex(x: Array, y: Any) -> Result:
+    return np.equal(x, y)
+
+
+@kernel("aten::ne.Tensor", "aten::ne.Scalar", dtypes=COMPLEX)
+def ne_complex(x: Array, y: Any) -> Result:
+    return np.not_equal(x, y)
+
+
+# -- functions ----------------------------------------------------------------------------------------
+
+
+def _rounded(ufunc: np.ufunc, *operands: Any, like: Array) -> Result:
+    """``ufunc`` in complex128, rounded once."""
+    if like.dtype.char == "D":
+        return fast.run(ufunc, *operands)
+    out = np.empty_like(like, shape=np.broadcast(*operands).shape if len(operands) > 1 else like.shape)
+    return fast.run(ufunc, *operands, out=out, dtype=np.complex128, casting="same_kind")
+
+
+@kernel("aten::exp", dtypes=COMPLEX)
+def exp_complex(x: Array) -> Result:
+    return _rounded(np.exp, x, like=x)
+
+
+@kernel("aten::log", dtypes=COMPLEX)
+def log_complex(x: Array) -> Result:
+    return _rounded(np.log, x, like=x)
+
+
+@kernel("aten::sqrt", dtypes=COMPLEX)
+def sqrt_complex(x: Array) -> Result:
+    return _rounded(np.sqrt, x, like=x)
+
+
+@kernel("aten::sin", dtypes=COMPLEX)
+def sin_complex(x: Array) -> Result:
+    return _rounded(np.sin, x, like=x)
+
+
+@kernel("aten::cos", dtypes=COMPLEX)
+def cos_complex(x: Array) -> Result:
+    return _rounded(np.cos, x, like=x)
+
+
+@kernel("aten::tanh", dtypes=COMPLEX)
+def tanh_complex(x: Array) -> Result:
+    return _rounded(np.tanh, x, like=x)
+
+
+@kernel("aten::reciprocal", dtypes=COMPLEX)
+def reciprocal_complex(x: Array) -> Result:
+    return _rounded(np.true_divide, 1, x, like=x)
+
+
+@kernel("aten::rsqrt", dtypes=COMPLEX)
+@quiet
+def rsqrt_complex(x: Array) -> Result:
+    return narrow(1 / np.sqrt(x.astype(np.complex128, copy=False)), x)
+
+
+@kernel("aten::pow.Tensor_Scalar", dtypes=COMPLEX)
+def pow_complex_scalar(x: Array, exponent: complex) -> Result:
+    if exponent == 2:
+        return fast.run(np.square, x)
+    return _rounded(np.power, x, exponent, like=x)
+
+
+@kernel("aten::pow.Tensor_Tensor", dtypes=COMPLEX)
+def pow_complex_tensor(x: Array, exponent: Array) -> Result:
+    return _rounded(np.power, x, exponent, like=x)
+
+
+# -- sums ---------------------------------------------------------------------------------------------
+
+
+@kernel("aten::sum", dtypes=COMPLEX)
+def sum_complex(x: Array, *, dtype: torch.dtype | None = None) -> Any:
+    return sum_complex_dim(x, None, dtype=dtype)
+
+
+@kernel("aten::sum.dim_IntList", dtypes=COMPLEX)
+@quiet
+def sum_complex_dim(
+    x: Array, dim: Sequence[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Any:
+    if dtype is not None and str(dtype) != f"torch.{x.dtype}":
+        raise Unsupported(f"a sum of {x.dtype} in {dtype}")
+    return _joined(*_sums(x, axes(dim, x.ndim), keepdim), x.dtype)
+
+
+@kernel("aten::mean", dtypes=COMPLEX)
+def mean_complex(x: Array, *, dtype: torch.dtype | None = None) -> Any:
+    return mean_complex_dim(x, None, dtype=dtype)
+
+
+@kernel("aten::mean.dim", dtypes=COMPLEX)
+@quiet
+def mean_complex_dim(
+    x: Array, dim: Sequence[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Any:
+    if dtype is not None and str(dtype) != f"torch.{x.dtype}":
+        raise Unsupported(f"a mean of {x.dtype} in {dtype}")
+    over = axes(dim, x.ndim)
+    count = np.prod([x.shape[d] for d in over], dtype=np.float64)
+    real, imaginary = _sums(x, over, keepdim)
+    return _joined(np.true_divide(real, count), np.true_divide(imaginary, count), x.dtype)
+
+
+def _sums(x: Array, over: tuple[int, ...], keepdim: bool) -> tuple[Any, Any]:
+    return accurate_sum(x.real, over, keepdim), accurate_sum(x.imag, over, keepdim)
+
+
+# -- choice -------------------------------------------------------------------------------------------
+
+
+def _complex_choices(condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> bool | str:
+    if condition.dtype is not torch.bool:
+        return "the condition is not bool"
+    if x.dtype is not y.dtype:
+        return "the choices have different dtypes"
+    return x.is_complex()
+
+
+@kernel("aten::where.self", when=_complex_choices)
+def where_complex(condition: Array, x: Array, y: Array) -> Result:
+    return np.where(condition, x, y)
