@@ -60,3 +60,13 @@ def test_binary_cross_entropy(data: Any, dtype: torch.dtype, reduction: int, wei
     agree("aten::binary_cross_entropy", x, target, weight, reduction)
     gradient = data.draw(values((3, 4) if reduction == 0 else (), dtype))
     agree("aten::binary_cross_entropy_backward", gradient, x.clamp(0.01, 0.99), target, weight, reduction)
+
+
+@pytest.mark.parametrize(("name", "knee"), [("huber_loss", 1.0), ("huber_loss", 0.3), ("smooth_l1_loss", 1.0),
+                                            ("smooth_l1_loss", 0.3), ("smooth_l1_loss", 0.0)])  # fmt: skip
+@given(data=st.data(), dtype=st.sampled_from(FLOATS), reduction=REDUCTIONS)
+def test_square_then_straight(name: str, knee: float, data: Any, dtype: torch.dtype, reduction: int) -> None:
+    x, target = data.draw(values((3, 4), dtype)), data.draw(values((3, 4), dtype))
+    agree(f"aten::{name}", x, target, reduction, knee)
+    gradient = data.draw(values((3, 4) if reduction == 0 else (), dtype))
+    agree(f"aten::{name}_backward", gradient, x, target, reduction, knee)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from flroute.reference_vendor.support import (
@@ -10,6 +12,7 @@ from flroute.reference_vendor.support import (
     REALS,
     Array,
     Result,
+    axes,
     check_scalars,
     floating,
     in_blocks,
@@ -20,7 +23,7 @@ from flroute.reference_vendor.support import (
     wide,
     without,
 )
-from flroute.vendor import kernel
+from flroute.vendor import Unsupported, kernel
 
 
 @kernel("aten::relu", dtypes=NUMBERS)
@@ -132,6 +135,18 @@ def elu(x: Array, alpha: float = 1, scale: float = 1, input_scale: float = 1) ->
     return narrow(np.where(x < 0, np.expm1(exact * input_scale) * alpha * scale, exact * scale), x)
 
 
+@kernel("aten::elu_backward", dtypes=FLOATS)
+@quiet
+def elu_backward(
+    gradient: Array, alpha: float, scale: float, input_scale: float, is_result: bool, x: Array
+) -> Result:
+    """Here ``x`` is the input of elu, or its result: that holds alpha scale (exp(input_scale x) - 1)."""
+    coefficient = alpha * scale
+    exact = wide(x)
+    below = exact + coefficient if is_result else coefficient * np.exp(exact * input_scale)
+    return narrow(gradient * np.where(x <= 0, input_scale * below, scale), x)
+
+
 @kernel("aten::softplus", dtypes=FLOATS)
 @quiet
 def softplus(x: Array, beta: float = 1, threshold: float = 20) -> Result:
@@ -144,3 +159,83 @@ def softplus(x: Array, beta: float = 1, threshold: float = 20) -> Result:
 def softplus_backward(gradient: Array, x: Array, beta: float, threshold: float) -> Result:
     scaled = wide(x) * beta
     return narrow(np.where(scaled > threshold, gradient, gradient * _logistic(scaled)), x)
+
+
+@kernel("aten::log_sigmoid_forward", dtypes=FLOATS)
+@quiet
+def log_sigmoid(x: Array) -> tuple[Any, Any]:
+    """min(x, 0) - log(1 + z) with z = exp(-|x|), which the gradient is made of and PyTorch keeps."""
+    exact = wide(x)
+    z = np.exp(-np.absolute(exact))
+    return narrow(np.minimum(exact, 0) - np.log1p(z), x), narrow(z, x)
+
+
+@kernel("aten::log_sigmoid_backward", dtypes=FLOATS)
+@quiet
+def log_sigmoid_backward(gradient: Array, x: Array, buffer: Array) -> Result:
+    rest = wide(buffer) / (1 + wide(buffer))
+    return narrow(gradient * np.where(x < 0, 1 - rest, rest), x)
+
+
+# -- mish: x tanh(softplus(x)) ------------------------------------------------------------------------
+#
+# With n = exp(-|x|), tanh(log(1 + exp(x))) = a / (a + b), where a = 1 + 2n and b = 2n^2 for x >= 0, and
+# a = n^2 + 2n and b = 2 below: one exponential, and nothing cancels.
+
+
+def _mish_parts(x: Array) -> tuple[Array, Array, Array]:
+    n = np.exp(-np.absolute(x))
+    below = x < 0
+    return np.where(below, n * (n + 2), 1 + 2 * n), np.where(below, 2, 2 * n * n).astype(x.dtype), n
+
+
+@kernel("aten::mish", dtypes=FLOATS)
+@quiet
+def mish(x: Array) -> Result:
+    a, b, _ = _mish_parts(x)
+    return x * (a / (a + b))
+
+
+@kernel("aten::mish_backward", dtypes=FLOATS)
+@quiet
+def mish_backward(gradient: Array, x: Array) -> Result:
+    """t + x s (1 - t^2), where t = a / (a + b), so 1 - t^2 = b (2a + b) / (a + b)^2, and s is the logistic of x."""
+    a, b, n = _mish_parts(x)
+    whole = a + b
+    logistic = np.where(x < 0, n, 1) / (1 + n)
+    slope = a / whole + x * logistic * (b / whole) * ((whole + a) / whole)
+    return (gradient * slope).astype(x.dtype, copy=False)
+
+
+# -- glu: the first half times the logistic of the second ---------------------------------------------
+
+
+def _halves(x: Array, dim: int) -> list[Array]:
+    (axis,) = axes(dim, x.ndim) or (0,)
+    if x.ndim == 0 or x.shape[axis] % 2:
+        raise Unsupported(f"halves of a tensor of shape {x.shape} along dimension {dim}")
+    return np.split(x, 2, axis)
+
+
+@kernel("aten::glu", dtypes=FLOATS)
+@quiet
+def glu(x: Array, dim: int = -1) -> Result:
+    first, second = _halves(x, dim)
+    return first * in_blocks(_sigmoid, second)
+
+
+@kernel("aten::glu_backward", dtypes=FLOATS)
+@quiet
+def glu_backward(gradient: Array, x: Array, dim: int) -> Result:
+    first, second = _halves(x, dim)
+    logistic = in_blocks(_sigmoid, second)
+    return np.concatenate([gradient * logistic, gradient * first * logistic * (1 - logistic)], dim)
+
+
+@kernel("aten::glu_jvp", dtypes=FLOATS)
+@quiet
+def glu_jvp(glu: Array, x: Array, dx: Array, dim: int) -> Result:
+    """The directional derivative of glu along ``dx``."""
+    logistic = in_blocks(_sigmoid, _halves(x, dim)[1])
+    of_first, of_second = _halves(dx, dim)
+    return of_first * logistic + glu * (1 - logistic) * of_second

@@ -161,3 +161,40 @@ def binary_cross_entropy_backward(
     if weight is not None:
         result = result * weight
     return narrow(result / x.size if reduction == MEAN else result, x)
+
+
+# -- losses that are square near zero and straight beyond ---------------------------------------------
+
+
+@kernel("aten::huber_loss", dtypes=FLOATS)
+@quiet
+def huber_loss(x: Array, target: Array, reduction: int = MEAN, delta: float = 1.0) -> Any:
+    distance = np.absolute(np.subtract(x, target, dtype=np.float64))
+    straight = delta * (distance - 0.5 * delta)
+    return _reduced(np.where(distance <= delta, 0.5 * distance * distance, straight), reduction, x)
+
+
+@kernel("aten::huber_loss_backward", dtypes=FLOATS)
+@quiet
+def huber_loss_backward(gradient: Array, x: Array, target: Array, reduction: int, delta: float) -> Result:
+    difference = np.subtract(x, target, dtype=np.float64)
+    scale = 1 / difference.size if reduction == MEAN else 1.0
+    return narrow(np.clip(difference, -delta, delta) * scale * gradient, x)
+
+
+@kernel("aten::smooth_l1_loss", dtypes=FLOATS)
+@quiet
+def smooth_l1_loss(x: Array, target: Array, reduction: int = MEAN, beta: float = 1.0) -> Any:
+    distance = np.absolute(np.subtract(x, target, dtype=np.float64))
+    square = 0.5 * distance * distance / np.float64(beta)
+    return _reduced(np.where(distance < beta, square, distance - 0.5 * beta), reduction, x)
+
+
+@kernel("aten::smooth_l1_loss_backward", dtypes=FLOATS)
+@quiet
+def smooth_l1_loss_backward(gradient: Array, x: Array, target: Array, reduction: int, beta: float) -> Result:
+    difference = np.subtract(x, target, dtype=np.float64)
+    scale = 1 / difference.size if reduction == MEAN else 1.0
+    slope = np.where(difference >= beta, 1.0, difference / np.float64(beta))
+    slope = np.where(difference <= -beta, -1.0, slope)  # also at 0 where beta is 0
+    return narrow(slope * scale * gradient, x)
