@@ -87,3 +87,29 @@ def test_a_nan_spoils_only_its_own_row() -> None:
     x = torch.randn(3, 4)
     x[1, 2] = float("nan")
     agree("aten::native_layer_norm", x, [4], None, None, 1e-5)
+
+
+@given(data=st.data(), dtype=st.sampled_from(FLOATS), groups=st.sampled_from([1, 2, 3]), affine=st.booleans(), mask=MASKS,
+       shape=st.sampled_from([(2, 6), (1, 6, 4), (2, 6, 2, 3), (1, 6, 2, 1, 2)]))  # fmt: skip
+def test_group_norm(
+    data: Any, dtype: torch.dtype, groups: int, affine: bool, mask: list[bool], shape: tuple[int, ...]
+) -> None:
+    x = data.draw(values(shape, dtype)).contiguous() + torch.randn(shape, dtype=dtype)
+    sizes = (shape[0], 6, x.numel() // shape[0] // 6, groups)
+    weight, bias = torch.randn(6, dtype=dtype), torch.randn(6, dtype=dtype)
+    if not affine:
+        weight, bias, mask = None, None, [mask[0], False, False]  # type: ignore[assignment]
+    agree("aten::native_group_norm", x, weight, bias, *sizes, 1e-5)
+    _, mean, rstd = torch.ops.aten.native_group_norm(x, weight, bias, *sizes, 1e-5)
+    agree("aten::native_group_norm_backward", torch.randn_like(x), x, mean, rstd, weight, *sizes, mask)
+
+
+def test_batch_norm_with_update() -> None:
+    x, weight, bias = torch.randn(4, 3, 2), torch.randn(3), torch.randn(3)
+    ours, theirs = ([torch.zeros(3), torch.ones(3)] for _ in range(2))
+    made = run("aten::_batch_norm_with_update", x, weight, bias, *ours, 0.1, 1e-5)
+    host = torch.ops.aten._batch_norm_with_update(x, weight, bias, *theirs, 0.1, 1e-5)
+    for answer, expected in zip([*map(torch.from_numpy, made), *ours], [*host, *theirs], strict=True):
+        torch.testing.assert_close(answer, expected)
+    agree("aten::batch_norm_backward", torch.randn_like(x), x, weight, *theirs, host[1], host[2], True, 1e-5,
+          [True] * 3, host[3])  # fmt: skip

@@ -12,25 +12,30 @@ from collections.abc import Iterator
 
 from flroute.reference_vendor import (
     activations,
+    adaptive_pooling,
     comparison,
     complex_numbers,
     convolution,
     copy,
     creation,
     ctc,
+    dropout,
     elementwise,
     embedding,
     error_functions,
     fft,
     foreach,
+    fractional_pooling,
     gelu,
     integers,
+    interpolation,
     logarithms,
     losses,
     margin_losses,
     matmul,
     mixed,
     normalization,
+    padding,
     piecewise,
     pooling,
     random,
@@ -38,6 +43,7 @@ from flroute.reference_vendor import (
     rounding,
     softmax,
     trigonometry,
+    unfolding,
 )
 from flroute.reference_vendor.half_precision import in_float32
 from flroute.vendor import DeviceFacts, HostMemory, Kernel, Vendor, collect_kernels, hookimpl
@@ -60,6 +66,11 @@ MODULES = (
     matmul,
     convolution,
     pooling,
+    adaptive_pooling,
+    fractional_pooling,
+    padding,
+    interpolation,
+    unfolding,
     softmax,
     losses,
     margin_losses,
@@ -71,6 +82,7 @@ MODULES = (
     creation,
     copy,
     random,
+    dropout,
     mixed,  # after the kernels of one dtype
 )
 

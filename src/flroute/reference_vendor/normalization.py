@@ -1,4 +1,4 @@
-"""Layer and batch normalization; statistics in double precision."""
+"""Layer, group and batch normalization; statistics in double precision."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import torch
 
 from flroute.reference_vendor.support import (
+    FLOAT_TYPES,
     FLOATS,
     Array,
     Result,
@@ -107,6 +109,77 @@ def layer_norm_backward(
     return for_input, for_weight, for_bias
 
 
+# -- group normalization ------------------------------------------------------------------------------
+
+Grouped = tuple[int, int, int, int]
+"""Samples, groups, channels in a group, positions."""
+
+
+def _grouped(x: Array, samples: int, channels: int, positions: int, groups: int) -> Grouped:
+    """The shape in which the last two dimensions are what is normalized."""
+    if groups < 1 or channels % groups or x.size != samples * channels * positions or x.size == 0:
+        raise Unsupported(f"group norm of shape {x.shape} in {groups} groups of {channels} channels")
+    return samples, groups, channels // groups, positions
+
+
+def _of_channels(values: Array, shape: Grouped) -> Result:
+    """A value per channel, shaped to meet the grouped input."""
+    return values.reshape(1, shape[1], shape[2], 1)
+
+
+@kernel("aten::native_group_norm", dtypes=FLOATS)
+@quiet
+def group_norm(
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    samples: int,
+    channels: int,
+    positions: int,
+    groups: int,
+    eps: float,
+) -> tuple[Array, Array, Array]:
+    shape = _grouped(x, samples, channels, positions, groups)
+    centred, mean, variance = _centred(x.reshape(shape), (2, 3))
+    rstd = 1 / np.sqrt(variance + eps)
+    scale = rstd if weight is None else rstd * _of_channels(weight, shape)
+    shift = None if bias is None else _of_channels(bias, shape)
+    output = _scale_and_shift(centred, narrow(scale, x), shift).reshape(x.shape)
+    return output, narrow(mean, x).reshape(shape[:2]), narrow(rstd, x).reshape(shape[:2])
+
+
+@kernel("aten::native_group_norm_backward", dtypes=FLOATS)
+@quiet
+def group_norm_backward(
+    gradient: Array,
+    x: Array,
+    mean: Array,
+    rstd: Array,
+    weight: Array | None,
+    samples: int,
+    channels: int,
+    positions: int,
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[Array | None, Array | None, Array | None]:
+    shape = _grouped(x, samples, channels, positions, groups)
+    if gradient.shape != x.shape or mean.size != samples * groups or rstd.size != samples * groups:
+        raise Unsupported(f"a gradient of {gradient.shape} for group norm of shape {x.shape}")
+    rstd = rstd.reshape(*shape[:2], 1, 1)
+    normalized = (x.reshape(shape) - mean.reshape(*shape[:2], 1, 1)) * rstd
+    gradient = gradient.reshape(shape)
+    wants_input, wants_weight, wants_bias = output_mask
+    for_input = for_weight = for_bias = None
+    if wants_input:
+        scaled = gradient if weight is None else gradient * _of_channels(weight, shape)
+        for_input = _through_statistics(scaled, normalized, rstd, (2, 3)).reshape(x.shape)
+    if wants_weight:
+        for_weight = narrow(accurate_sum(gradient * normalized, (0, 3)).reshape(channels), x)
+    if wants_bias:
+        for_bias = narrow(accurate_sum(gradient, (0, 3)).reshape(channels), x)
+    return for_input, for_weight, for_bias
+
+
 # -- batch normalization ------------------------------------------------------------------------------
 
 
@@ -165,6 +238,21 @@ def batch_norm_no_stats(
     return batch_norm(x, weight, bias, None, None, training, momentum, eps)
 
 
+@kernel("aten::_batch_norm_with_update", dtypes=FLOATS)
+def batch_norm_with_update(
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    running_mean: Array,
+    running_var: Array,
+    momentum: float,
+    eps: float,
+) -> tuple[Array, Array, Array, Array]:
+    """The last result is what cudnn keeps for its backward pass; here, as on the host, nothing."""
+    results = batch_norm(x, weight, bias, running_mean, running_var, True, momentum, eps)
+    return *results, np.empty(0, np.uint8)
+
+
 @kernel("aten::native_batch_norm_backward", dtypes=FLOATS)
 @quiet
 def batch_norm_backward(
@@ -197,3 +285,27 @@ def batch_norm_backward(
     if wants_bias:
         for_bias = narrow(accurate_sum(gradient, over), x)
     return for_input, for_weight, for_bias
+
+
+def _float_input(gradient: torch.Tensor, x: torch.Tensor, *_: Any) -> bool | str:
+    return (gradient.dtype is x.dtype and x.dtype in FLOAT_TYPES) or f"an input of {x.dtype}"
+
+
+@kernel("aten::batch_norm_backward", when=_float_input)
+def batch_norm_backward_with_reserve(
+    gradient: Array,
+    x: Array,
+    weight: Array,
+    running_mean: Array | None,
+    running_var: Array | None,
+    save_mean: Array | None,
+    save_var: Array | None,
+    update: bool,
+    eps: float,
+    output_mask: Sequence[bool],
+    reserve: Array,
+) -> tuple[Array | None, Array | None, Array | None]:
+    """``save_var`` is the inverse deviation, whatever its name says."""
+    return batch_norm_backward(
+        gradient, x, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask
+    )

@@ -5,52 +5,139 @@ The kernels fill the arrays they receive through PyTorch's own samplers, so that
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import torch
 
-from flroute.reference_vendor.support import FLOATS, NUMBERS, REALS, Array
-from flroute.vendor import kernel
+from flroute.reference_vendor.support import FLOAT_TYPES, FLOATS, NUMBERS, REALS, Array, Result
+from flroute.vendor import Unsupported, kernel
+
+Generator: TypeAlias = torch.Generator | None
+
+
+def _host(x: Array) -> torch.Tensor:
+    """The host tensor that is the array; its results are arrays of their own memory."""
+    return torch.from_numpy(x)
+
+
+# -- fill a tensor ------------------------------------------------------------------------------------
 
 
 @kernel("aten::normal_", dtypes=FLOATS)
 def normal_from_host_generator(
-    x: Array, mean: float = 0.0, std: float = 1.0, *, generator: torch.Generator | None = None
+    x: Array, mean: float = 0.0, std: float = 1.0, *, generator: Generator = None
 ) -> None:
-    torch.from_numpy(x).normal_(mean, std, generator=generator)
+    _host(x).normal_(mean, std, generator=generator)
 
 
 @kernel("aten::uniform_", dtypes=FLOATS)
 def uniform_from_host_generator(
-    x: Array, from_: float = 0.0, to: float = 1.0, *, generator: torch.Generator | None = None
+    x: Array, from_: float = 0.0, to: float = 1.0, *, generator: Generator = None
 ) -> None:
-    torch.from_numpy(x).uniform_(from_, to, generator=generator)
+    _host(x).uniform_(from_, to, generator=generator)
 
 
 @kernel("aten::exponential_", dtypes=FLOATS)
-def exponential_from_host_generator(
-    x: Array, lambd: float = 1.0, *, generator: torch.Generator | None = None
+def exponential_from_host_generator(x: Array, lambd: float = 1.0, *, generator: Generator = None) -> None:
+    _host(x).exponential_(lambd, generator=generator)
+
+
+@kernel("aten::cauchy_", dtypes=FLOATS)
+def cauchy_from_host_generator(
+    x: Array, median: float = 0.0, sigma: float = 1.0, *, generator: Generator = None
 ) -> None:
-    torch.from_numpy(x).exponential_(lambd, generator=generator)
+    _host(x).cauchy_(median, sigma, generator=generator)
+
+
+@kernel("aten::log_normal_", dtypes=FLOATS)
+def log_normal_from_host_generator(
+    x: Array, mean: float = 1.0, std: float = 2.0, *, generator: Generator = None
+) -> None:
+    _host(x).log_normal_(mean, std, generator=generator)
+
+
+@kernel("aten::geometric_", dtypes=NUMBERS)
+def geometric_from_host_generator(x: Array, p: float, *, generator: Generator = None) -> None:
+    _host(x).geometric_(p, generator=generator)
 
 
 @kernel("aten::bernoulli_.float", dtypes=REALS)
-def bernoulli_from_host_generator(
-    x: Array, p: float = 0.5, *, generator: torch.Generator | None = None
-) -> None:
-    torch.from_numpy(x).bernoulli_(p, generator=generator)
+def bernoulli_from_host_generator(x: Array, p: float = 0.5, *, generator: Generator = None) -> None:
+    _host(x).bernoulli_(p, generator=generator)
+
+
+def _float_probabilities(x: torch.Tensor, p: torch.Tensor, **_: object) -> bool | str:
+    return p.dtype in FLOAT_TYPES or f"probabilities of {p.dtype}"
+
+
+@kernel("aten::bernoulli_.Tensor", when=_float_probabilities)
+def bernoulli_of_each_from_host_generator(x: Array, p: Array, *, generator: Generator = None) -> None:
+    _host(x).bernoulli_(_host(p), generator=generator)
 
 
 @kernel("aten::random_", dtypes=NUMBERS)
-def random_from_host_generator(x: Array, *, generator: torch.Generator | None = None) -> None:
-    torch.from_numpy(x).random_(generator=generator)
+def random_from_host_generator(x: Array, *, generator: Generator = None) -> None:
+    _host(x).random_(generator=generator)
 
 
 @kernel("aten::random_.from", dtypes=NUMBERS)
 def random_range_from_host_generator(
-    x: Array, from_: int, to: int | None, *, generator: torch.Generator | None = None
+    x: Array, from_: int, to: int | None, *, generator: Generator = None
 ) -> None:
-    torch.from_numpy(x).random_(from_, to, generator=generator)
+    _host(x).random_(from_, to, generator=generator)
 
 
 @kernel("aten::random_.to", dtypes=NUMBERS)
-def random_below_from_host_generator(x: Array, to: int, *, generator: torch.Generator | None = None) -> None:
-    torch.from_numpy(x).random_(to, generator=generator)
+def random_below_from_host_generator(x: Array, to: int, *, generator: Generator = None) -> None:
+    _host(x).random_(to, generator=generator)
+
+
+@kernel("aten::randperm.generator_out", dtypes=NUMBERS)
+def permutation_from_host_generator(n: int, *, generator: Generator, out: Array) -> None:
+    if out.shape != (n,):
+        raise Unsupported(f"a permutation of {n} into a tensor of shape {out.shape}")
+    torch.randperm(n, generator=generator, out=_host(out))
+
+
+# -- make a tensor ------------------------------------------------------------------------------------
+
+
+@kernel("aten::normal.Tensor_float", dtypes=FLOATS)
+def normal_of_means_from_host_generator(
+    mean: Array, std: float = 1.0, *, generator: Generator = None
+) -> Result:
+    return torch.normal(_host(mean), std, generator=generator).numpy()
+
+
+@kernel("aten::normal.float_Tensor", dtypes=FLOATS)
+def normal_of_deviations_from_host_generator(
+    mean: float, std: Array, *, generator: Generator = None
+) -> Result:
+    return torch.normal(mean, _host(std), generator=generator).numpy()
+
+
+@kernel("aten::normal.Tensor_Tensor", dtypes=FLOATS)
+def normal_of_each_from_host_generator(mean: Array, std: Array, *, generator: Generator = None) -> Result:
+    return torch.normal(_host(mean), _host(std), generator=generator).numpy()
+
+
+@kernel("aten::multinomial", dtypes=FLOATS)
+def multinomial_from_host_generator(
+    x: Array, num_samples: int, replacement: bool = False, *, generator: Generator = None
+) -> Result:
+    return torch.multinomial(_host(x), num_samples, replacement, generator=generator).numpy()
+
+
+@kernel("aten::poisson", dtypes=FLOATS)
+def poisson_from_host_generator(x: Array, generator: Generator = None) -> Result:
+    return torch.poisson(_host(x), generator=generator).numpy()
+
+
+@kernel("aten::binomial", dtypes=FLOATS)
+def binomial_from_host_generator(count: Array, prob: Array, generator: Generator = None) -> Result:
+    return torch.binomial(_host(count), _host(prob), generator=generator).numpy()
+
+
+@kernel("aten::_standard_gamma", dtypes=FLOATS)
+def gamma_from_host_generator(x: Array, generator: Generator = None) -> Result:
+    return torch.ops.aten._standard_gamma(_host(x), generator=generator).numpy()

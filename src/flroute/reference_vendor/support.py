@@ -164,6 +164,24 @@ def _folded(x: Array, dim: int) -> Array:
     return x
 
 
+def sum_by_index(values: Array, index: Array, size: int, axis: int) -> Result:
+    """What ``take(x, index, axis)`` sends back: the sum of ``values`` along ``axis`` over equal indices, in double precision.
+
+    A sort brings equal indices side by side, so that a NaN stays with its own index and no loop is needed.
+    """
+    if np.any(index[1:] < index[:-1]):
+        order = np.argsort(index, kind="stable")
+        values, index = np.take(values, order, axis), index[order]
+    shape = list(values.shape)
+    shape[axis] = size
+    total = np.zeros(shape, np.result_type(values.dtype, np.float64))
+    if values.size:
+        found, starts = np.unique(index, return_index=True)
+        where: tuple[Any, ...] = (*(slice(None),) * (axis % values.ndim), found)
+        total[where] = np.add.reduceat(values, starts, axis=axis, dtype=total.dtype)
+    return total
+
+
 # -- arguments ----------------------------------------------------------------------------------------
 
 
