@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from flroute.reference_vendor import elementwise
 from flroute.reference_vendor.support import (
     COMPLEX,
     FLOATS,
     INTEGERS,
-    NUMBERS,
     Array,
     Result,
     accurate_sum,
@@ -71,16 +69,6 @@ def sgn(x: Array) -> Result:
     """``x / |x|``, and 0 where ``x`` is."""
     size = np.absolute(x)
     return np.where(size == 0, 0, x / size).astype(x.dtype, copy=False)
-
-
-@kernel("aten::sgn", dtypes=NUMBERS)
-def sgn_of_real(x: Array) -> Result:
-    return elementwise.sign(x) if x.dtype.kind == "f" else np.sign(x)
-
-
-@kernel("aten::sgn", dtypes=("bool",))
-def sgn_of_bool(x: Array) -> Result:
-    return x.copy()
 
 
 @kernel("aten::conj_physical", "aten::_conj_physical", dtypes=COMPLEX)
