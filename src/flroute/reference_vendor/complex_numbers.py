@@ -65,7 +65,7 @@ def angle_of_real(x: Array) -> Result:
 
 @kernel("aten::sgn", dtypes=COMPLEX)
 @quiet
-def sgn(x: Array) -> Result:
+def sgn_complex(x: Array) -> Result:
     """``x / |x|``, and 0 where ``x`` is."""
     size = np.absolute(x)
     return np.where(size == 0, 0, x / size).astype(x.dtype, copy=False)
