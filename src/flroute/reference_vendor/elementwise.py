@@ -177,7 +177,7 @@ def nearest(x: Array) -> Result:
     return np.rint(x)
 
 
-@kernel("aten::sign", dtypes=FLOATS)
+@kernel("aten::sign", "aten::sgn", dtypes=FLOATS)
 def sign(x: Array) -> Result:
     # numpy's sign of NaN is NaN, PyTorch's is 0.
     return np.where(np.isnan(x), 0, fast.run(np.sign, x)).astype(x.dtype, copy=False)

@@ -132,11 +132,6 @@ def signbit(x: Array) -> Result:
     return np.signbit(x) if x.dtype.kind == "f" else np.less(x, 0)
 
 
-@kernel("aten::sgn", dtypes=FLOATS)
-def sgn(x: Array) -> Result:
-    return np.where(np.isnan(x), 0, fast.run(np.sign, x)).astype(x.dtype, copy=False)
-
-
 @kernel("aten::sign", "aten::sgn", dtypes=(*INTEGERS, "bool"))
 def sign_integers(x: Array) -> Result:
     return x.copy() if x.dtype.kind == "b" else np.sign(x)
