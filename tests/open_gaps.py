@@ -8,7 +8,10 @@ from __future__ import annotations
 
 GAPS: dict[str, str] = {}
 
-ON_REFERENCE: dict[str, str] = {}
+ON_REFERENCE: dict[str, str] = {
+    "conformance/test_opinfo.py::test_op[special.bessel_j0-float64]": "the host is off by 4e-7 around 5",
+    "conformance/test_opinfo.py::test_op[special.bessel_y1-float64]": "the host is off by 9e-7 around 5",
+}
 """Of the reference vendor only."""
 
 ON_OPAQUE: dict[str, str] = {}

@@ -67,6 +67,48 @@ def minimum_mixed(x: Array, y: Array) -> Result:
     return np.minimum(*promoted(x, y))
 
 
+@kernel("aten::clamp", "aten::clamp.Tensor")
+@quiet
+def clamp_mixed(x: Array, min: Any = None, max: Any = None) -> Result:
+    given = [limit for limit in (min, max) if limit is not None]
+    x, *limits = promoted(x, *given)
+    if x.dtype.kind == "b":
+        raise Unsupported("a range of bool")
+    result = x if min is None else np.maximum(x, limits[0])
+    return result if max is None else np.minimum(result, limits[-1])
+
+
+@kernel("aten::clamp_min", "aten::clamp_min.Tensor")
+@quiet
+def clamp_min_mixed(x: Array, min: Any) -> Result:
+    return np.maximum(*promoted(x, min))
+
+
+@kernel("aten::clamp_max", "aten::clamp_max.Tensor")
+@quiet
+def clamp_max_mixed(x: Array, max: Any) -> Result:
+    return np.minimum(*promoted(x, max))
+
+
+@kernel("aten::addcmul")
+@quiet
+def addcmul_mixed(x: Array, y: Array, z: Array, *, value: Any = 1) -> Result:
+    x, y, z = promoted(x, y, z, complex_too=True)
+    if x.dtype.kind in "iub" and type(value) is not int:
+        raise Unsupported(f"the number {value} with tensors of {x.dtype}")
+    return x + y * x.dtype.type(value) * z
+
+
+@kernel("aten::addcdiv")
+@quiet
+def addcdiv_mixed(x: Array, y: Array, z: Array, *, value: Any = 1) -> Result:
+    """The host divides no integers here, so two of the dtypes are floating."""
+    if y.dtype.kind in "iub" and z.dtype.kind in "iub":
+        raise Unsupported("a division of integers")
+    x, y, z = promoted(x, y, z, complex_too=True)
+    return x + y * x.dtype.type(value) / z
+
+
 # -- comparison ---------------------------------------------------------------------------------------
 
 
