@@ -12,6 +12,7 @@ import flroute
 import open_gaps
 from flroute import registry, session
 from flroute.vendor import Kernel
+from support import WithoutKernels
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,19 +52,26 @@ HOST_ONLY = ("aten::erfinv", "aten::hypot")
 """Ops that fall back in the tests of this folder, whatever the reference vendor can do: one unary, one binary."""
 
 
-@pytest.fixture(autouse=True)
-def host_only_ops(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Take the reference vendor's kernels of ``HOST_ONLY`` away, where what is tested is not a vendor but a fallback."""
-    if request.path.parent != Path(__file__).parent:
-        yield
-        return
+@pytest.fixture
+def without_kernels() -> Iterator[WithoutKernels]:
+    """Take the reference vendor's kernels of some ops away: what is to be tested is not a vendor but a fallback."""
+    gone: set[str] = set()
     candidates = registry.Registry.candidates
 
-    def without_host_only(self: registry.Registry, vendor: str, op: str) -> tuple[Kernel, ...]:
-        return () if vendor == "reference" and op in HOST_ONLY else candidates(self, vendor, op)
+    def candidates_left(self: registry.Registry, vendor: str, op: str) -> tuple[Kernel, ...]:
+        return () if vendor == "reference" and op in gone else candidates(self, vendor, op)
+
+    def take_away(*ops: str) -> None:
+        gone.update(ops)
+        session._forget_routes()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry.Registry, "candidates", without_host_only)
-        session._forget_routes()
-        yield
+        patch.setattr(registry.Registry, "candidates", candidates_left)
+        yield take_away
     session._forget_routes()
+
+
+@pytest.fixture(autouse=True)
+def _host_only_ops(request: pytest.FixtureRequest) -> None:
+    if request.path.parent == Path(__file__).parent:
+        request.getfixturevalue("without_kernels")(*HOST_ONLY)

@@ -49,6 +49,10 @@ class Made:
         return host.to(self.device)
 
 
+WithoutKernels = Callable[..., None]
+"""Takes the ops whose kernels the reference vendor is to lose, until the test ends."""
+
+
 class Vendors:
     """Registers plugins in the running process, and takes them out again at the end of a test."""
 

@@ -107,7 +107,7 @@ class Invocation:
         )  # raises what the host would, before anything is written
         results, expected = self._results(self.facts.functional, args, kwargs)
         made = self._adopt(results[0], expected[0])
-        self._check_fits(made, target)
+        self._check_fits(made, target, args, kwargs)
         self._store(target, made)
         self.plain_results = True
         return target
@@ -234,15 +234,15 @@ class Invocation:
             f"PyTorch expects {'nothing' if want is None else _looks(want)}. The result was not passed on."
         )
 
-    def _check_fits(self, result: torch.Tensor, target: torch.Tensor) -> None:
-        if result.shape != target.shape:
-            raise RuntimeError(
-                f"{self.facts.name}: output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}"
-            )
-        if not torch.can_cast(result.dtype, target.dtype):
-            raise RuntimeError(
-                f"{self.facts.name}: result type {result.dtype} can't be cast to the desired output type {target.dtype}"
-            )
+    def _check_fits(
+        self, result: torch.Tensor, target: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        if result.shape == target.shape and torch.can_cast(result.dtype, target.dtype):
+            return
+        host_results(self.facts.op, args, kwargs)  # the host refuses such a call, in its own words
+        raise RuntimeError(
+            f"{self.facts.name}: a result of {_looks(result)} does not go into a target of {_looks(target)}"
+        )
 
     def _adopt(self, result: Any, want: torch.Tensor | None) -> torch.Tensor:
         """A tensor out of a result, in the dtype it stands for: bfloat16 travels through numpy as uint16."""
