@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,6 @@ MASKS: dict[str, dict[str, Any]] = {
     "scale": {"scale": 0.3},
     "float mask": {"attn_mask": torch.randn(3, 5)},
     "mask by head": {"attn_mask": torch.randn(2, 4, 3, 5)},
-    "mask and causal": {"attn_mask": torch.randn(3, 5), "is_causal": True},
     "bool mask": {"attn_mask": torch.ones(3, 5, dtype=torch.bool).tril(1)},
     "nothing to see": {"attn_mask": torch.zeros(3, 5).index_fill_(0, torch.tensor([1]), -torch.inf)},
 }
@@ -88,10 +88,39 @@ def test_masks(what: str, vendor: str) -> None:
     )
 
 
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_a_mask_that_is_causal_too(vendor: str) -> None:
+    """Refused by PyTorch since 2.14: the device does what this release's host does."""
+    inputs = [heads(length, 4, BY_HEAD) for length in (3, 5, 5)]
+    mask = torch.randn(3, 5)
+    try:
+        scaled_dot_product_attention(*inputs, attn_mask=mask, is_causal=True)
+    except RuntimeError as refused:
+        device = torch.device(str(flroute.device(vendor)))
+        moved = [t.to(device) for t in (*inputs, mask)]
+        with pytest.raises(type(refused), match=re.escape(str(refused))):
+            scaled_dot_product_attention(*moved, is_causal=True)
+    else:
+        assert_same(both(inputs, vendor, attn_mask=mask, is_causal=True))
+
+
 def test_heads_that_share_keys_and_values() -> None:
     assert_same(
         both([heads(3, 4, BY_HEAD), *(heads(5, 2, BY_HEAD) for _ in range(2))], "reference", enable_gqa=True)
     )
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("what", ["plain", "causal", "float mask", "bool mask", "mask by head"])
+def test_a_sequence_without_a_batch(what: str, layout: str, vendor: str) -> None:
+    """Which PyTorch fuses since 2.14, heads shared or not."""
+    options = dict(MASKS.get(what, {}))
+    if what == "mask by head":
+        options = {"attn_mask": options["attn_mask"][0]}
+    query, key, value = (heads(length, 4, layout)[0] for length in (3, 5, 5))
+    assert_same(both([query, key, value], vendor, **options))
+    assert_same(both([query, key[:2], value[:2]], vendor, enable_gqa=True, **options))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

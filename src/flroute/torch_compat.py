@@ -28,6 +28,9 @@ OLDEST = Version("2.11")
 
 TORCH_VERSION = Version(torch.__version__)
 
+ATTENTION_TAKES_MASK_AND_CAUSAL = TORCH_VERSION.release[:2] < (2, 14)
+"""Whether the host's fused attention takes both; by version, as trying it would depend on the user's ``sdpa_kernel``."""
+
 PRIVATE_NAMES: dict[str, str] = {
     "torch._C._from_dlpack": "a tensor from a DLPack capsule",
     "torch._C._construct_storage_from_data_pointer": "a host storage over an address",

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flroute.torch_compat import HOST_KEYS, boxed_redispatch, run_composite
+from flroute.torch_compat import ATTENTION_TAKES_MASK_AND_CAUSAL, HOST_KEYS, boxed_redispatch, run_composite
 
 aten = torch.ops.aten
 
@@ -44,8 +44,12 @@ def attention(
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         hidden = attn_mask.logical_not()
         attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(hidden, -math.inf)
+    batched = query.dim() == 4
+    if not batched:  # since PyTorch 2.14 the host fuses a single sequence of heads too, as a batch of one
+        query, key, value = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
     fused = aten._scaled_dot_product_flash_attention_for_cpu
-    return fused(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]  # type: ignore[no-any-return]
+    output: Tensor = fused(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
+    return output if batched else output.squeeze(0)
 
 
 def _host_fuses(
@@ -64,6 +68,8 @@ def _host_fuses(
     if mask is not None and (mask.requires_grad or mask.dtype not in (torch.bool, query.dtype)):
         return False
     if len({(t.dtype, t.device) for t in (query, key, value)}) > 1:
+        return False
+    if mask is not None and is_causal and not ATTENTION_TAKES_MASK_AND_CAUSAL:
         return False
     alike = [
         _empty_strided(HOST_KEYS, t.shape, t.stride(), dtype=t.dtype, device=torch.device("cpu"))
