@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -25,13 +27,14 @@ def test_the_host_s_elements_are_dropped(
     agree("aten::native_dropout_backward", data.draw(values(shape, dtype)), expected[1], 1.4)
 
 
-def test_on_the_device_as_on_the_host() -> None:
-    x = torch.randn(5, 7, requires_grad=True)
+@pytest.mark.parametrize("layout", [torch.clone, torch.t])
+def test_on_the_device_as_on_the_host(layout: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    x = torch.randn(5, 7).requires_grad_()
     there = x.detach().to("fl:0").requires_grad_()
     results = []
     for tensor in (x, there):
         torch.manual_seed(1)
-        output = functional.dropout(tensor, 0.4)
+        output = functional.dropout(layout(tensor), 0.4)
         output.sum().backward()
         results.append((output.detach().cpu(), tensor.grad.cpu()))
     torch.testing.assert_close(*results)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from flroute.reference_vendor import (
     activations,
     adaptive_pooling,
+    attention,
     bessel,
     comparison,
     complex_numbers,
@@ -80,6 +81,7 @@ MODULES = (
     interpolation,
     unfolding,
     softmax,
+    attention,
     losses,
     margin_losses,
     ctc,

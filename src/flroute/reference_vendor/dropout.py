@@ -18,7 +18,8 @@ def dropout(x: Array, p: float, train: bool | None) -> tuple[Array, Array]:
         return x.copy(), np.ones(x.shape, np.bool_)
     if x.size == 0:  # as the host has it: a mask in the dtype of the input
         return x.copy(), x.copy()
-    kept: Array = torch.empty(x.shape, dtype=torch.bool).bernoulli_(1 - p).numpy()
+    drawn = torch.empty_like(torch.from_numpy(x), dtype=torch.bool)  # draws go by the order in memory
+    kept: Array = drawn.bernoulli_(1 - p).numpy()
     return _scaled(x, kept, 1 / (1 - p) if p < 1 else 0.0), kept
 
 
