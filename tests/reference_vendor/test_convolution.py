@@ -65,6 +65,18 @@ def test_one_number_serves_all_dimensions() -> None:
     )
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_an_empty_batch(transposed: bool) -> None:
+    x, weight, rest = (
+        torch.ones(0, 4, 5, 6),
+        torch.ones(4, 2, 3, 3),
+        ([2, 2], [1, 1], [1, 1], transposed, [0, 0], 2),
+    )
+    agree("aten::convolution", x, weight, torch.ones(4), *rest)
+    gradient = torch.ones_like(torch.ops.aten.convolution(x, weight, None, *rest))
+    agree("aten::convolution_backward", gradient, x, weight, [4], *rest, [True, True, True])
+
+
 def test_channels_last() -> None:
     x = torch.randn(2, 4, 8, 8).to(memory_format=torch.channels_last)
     weight = torch.randn(6, 4, 3, 3).to(memory_format=torch.channels_last)
@@ -80,7 +92,7 @@ def test_nan_stays_where_its_window_reaches() -> None:
 @pytest.mark.parametrize(
     ("x", "weight", "bias"),
     [((1, 3, 8, 8), (4, 2, 3, 3), None), ((1, 3, 2, 2), (4, 3, 3, 3), None), ((1, 3, 8, 8), (4, 3, 3, 3), (5,)),
-     ((0, 3, 8, 8), (4, 3, 3, 3), None), ((1, 3, 8), (4, 3, 3, 3), None)],
+     ((1, 0, 8, 8), (4, 0, 3, 3), None), ((1, 3, 8), (4, 3, 3, 3), None)],
 )  # fmt: skip
 def test_what_does_not_fit_is_left_to_the_host(x: Any, weight: Any, bias: Any) -> None:
     with pytest.raises(Unsupported):

@@ -37,7 +37,7 @@ def _both(
 
 @given(data=st.data(), mode=st.sampled_from(["sum", "mean", "max"]), dtype=st.sampled_from(FLOATS),
        index=st.sampled_from([torch.int64, torch.int32]), padding=st.sampled_from([None, 2]),
-       last=st.booleans(), by_frequency=st.booleans(), weighted=st.booleans())  # fmt: skip
+       last=st.booleans(), weighted=st.booleans())  # fmt: skip
 def test_embedding_bag(
     data: Any,
     mode: str,
@@ -45,7 +45,6 @@ def test_embedding_bag(
     index: torch.dtype,
     padding: int | None,
     last: bool,
-    by_frequency: bool,
     weighted: bool,
 ) -> None:
     sizes = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=5))
@@ -53,10 +52,9 @@ def test_embedding_bag(
     indices = torch.randint(0, 6, (sum(sizes),), dtype=index)
     offsets = torch.tensor([0, *torch.tensor(sizes).cumsum(0)])[: None if last else -1].to(index)
     samples = torch.randn(len(indices), dtype=dtype) if weighted and mode == "sum" else None
-    by_frequency = by_frequency and mode != "max"
     with flroute.enable(device="reference", fallback="error", default_device=False):
         _both(torch.randn(6, 3, dtype=dtype), indices, offsets, samples, mode=mode, padding_idx=padding,
-              include_last_offset=last, scale_grad_by_freq=by_frequency)  # fmt: skip
+              include_last_offset=last)  # fmt: skip
 
 
 def test_without_gradients() -> None:

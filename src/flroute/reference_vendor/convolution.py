@@ -168,7 +168,12 @@ def _too_large(extra: int, stride: int, dilation: int) -> bool:
 
 def _check_shapes(x: Array, weight: Array, bias: Array | None, window: Window, transposed: bool) -> None:
     """Raise Unsupported for shapes that do not belong together: PyTorch's message says it best."""
-    fit = weight.ndim == x.ndim and x.size > 0 and weight.size > 0 and weight.shape[0] % window.groups == 0
+    fit = (
+        weight.ndim == x.ndim
+        and 0 not in x.shape[1:]
+        and weight.size > 0
+        and weight.shape[0] % window.groups == 0
+    )
     if fit and transposed:
         outputs = weight.shape[1] * window.groups
         fit = weight.shape[0] == x.shape[1]

@@ -128,8 +128,12 @@ def embedding_bag_backward(
     per_sample_weights: Array | None,
     padding_idx: int = -1,
 ) -> Result:
-    if sparse or (mode == MAX and scale_grad_by_freq):
-        raise Unsupported("a sparse gradient" if sparse else "the frequency of a maximum")
+    if sparse:
+        raise Unsupported("a sparse gradient")
+    if (
+        scale_grad_by_freq
+    ):  # the host divides by the frequency of another row (torch 2.13): its numbers are its own
+        raise Unsupported("a gradient scaled by frequency")
     bag = _bag_of_each(indices, offsets)
     _check_range(indices, num_weights)
     taken = indices != padding_idx
@@ -139,12 +143,9 @@ def embedding_bag_backward(
     rows = gradient[bags]
     if per_sample_weights is not None:
         rows = rows * per_sample_weights[taken][:, None]
-    divisor = np.ones(len(names))
     if mode == MEAN:
-        divisor = divisor * np.bincount(bags)[bags]
-    if scale_grad_by_freq:
-        divisor = divisor * np.bincount(names)[names]
-    table: Result = narrow(sum_by_index(rows / divisor[:, None], names, num_weights, 0), gradient)
+        rows = rows / np.bincount(bags)[bags][:, None]
+    table: Result = narrow(sum_by_index(rows, names, num_weights, 0), gradient)
     return table
 
 
