@@ -99,6 +99,18 @@ def test_what_does_not_converge_is_left_to_the_host(op: str) -> None:
         run(f"aten::{op}", torch.full((2, 2), float("nan")))
 
 
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_results_are_laid_out_as_on_the_host(batch: tuple[int, ...]) -> None:
+    x = torch.randn(*batch, 4, 3)
+    square = x.mT @ x
+    with flroute.enable(device="reference", fallback="error"):
+        made = [*torch.geqrf(x.to("fl")), *torch.linalg.svd(x.to("fl")), *torch.linalg.qr(x.to("fl"))]
+        out = torch.cholesky(square.to("fl"), out=torch.empty(0, device="fl"))
+    host = [*torch.geqrf(x), *torch.linalg.svd(x), *torch.linalg.qr(x)]
+    assert [t.stride() for t in made] == [t.stride() for t in host]
+    assert out.stride() == torch.cholesky(square, out=torch.empty(0)).stride()
+
+
 @pytest.mark.parametrize(
     "function",
     [

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from against_host import FLOATS, agree, given, run, values
+from against_host import COMPLEX, FLOATS, INTEGERS, agree, given, run, values
 from hypothesis import strategies as st
 
 from flroute.vendor import Unsupported
@@ -26,7 +26,31 @@ def test_products(data: Any, dtype: torch.dtype, sizes: tuple[int, ...], alpha: 
     agree("aten::dot", vector, data.draw(values((k,), dtype)))
     xs, ys = data.draw(values((b, n, k), dtype)), data.draw(values((b, k, m), dtype))
     agree("aten::bmm", xs, ys)
+    agree("aten::vdot", vector, data.draw(values((k,), dtype)))
+    agree("aten::addbmm", bias, xs, ys, alpha=alpha, beta=beta)
+    agree(
+        "aten::addr",
+        bias,
+        data.draw(values((n,), dtype)),
+        data.draw(values((m,), dtype)),
+        alpha=alpha,
+        beta=beta,
+    )
     agree("aten::baddbmm", data.draw(values((b, n, m), dtype)), xs, ys, alpha=alpha, beta=beta)
+
+
+@given(data=st.data(), dtype=st.sampled_from([*INTEGERS, *COMPLEX]), factor=st.sampled_from([0, 1, 3]))
+def test_products_of_integers_and_complex_numbers(data: Any, dtype: torch.dtype, factor: int) -> None:
+    x, y = data.draw(values((2, 3, 4), dtype)), data.draw(values((2, 4, 5), dtype))
+    agree("aten::mm", x[0], y[0])
+    agree("aten::bmm", x, y)
+    agree("aten::mv", x[0], y[0, :, 0])
+    agree("aten::dot", x[0, 0], y[0, :, 0])
+    agree("aten::vdot", x[0, 0], y[0, :, 0])
+    bias = data.draw(values((3, 5), dtype))
+    agree("aten::addmm", bias, x[0], y[0], alpha=factor, beta=factor)
+    agree("aten::addbmm", bias, x, y, alpha=factor, beta=factor)
+    agree("aten::addr", bias, x[0, :, 0], y[0, 0], alpha=factor, beta=factor)
 
 
 def test_a_beta_of_zero_ignores_even_nan() -> None:

@@ -103,13 +103,3 @@ def test_variance(data: Any, dtype: torch.dtype, keepdim: bool, correction: int 
 def test_variance_without_freedom_is_left_to_the_host() -> None:
     with pytest.raises(Unsupported):
         run("aten::var.correction", torch.ones(1), None, correction=1)
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("order", [1, 2, float("inf")])
-def test_vector_norm(order: float, dtype: torch.dtype) -> None:
-    x = torch.randn(3, 4, dtype=dtype)
-    agree("aten::linalg_vector_norm", x, order)
-    agree("aten::linalg_vector_norm", x, order, [1], True)
-    with pytest.raises(Unsupported):
-        run("aten::linalg_vector_norm", x, 3)

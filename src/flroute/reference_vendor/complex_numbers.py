@@ -25,8 +25,6 @@ from flroute.reference_vendor.support import (
 )
 from flroute.vendor import Unsupported, kernel
 
-_REAL_OF = {torch.complex64: torch.float32, torch.complex128: torch.float64}
-
 
 def _joined(real: Array, imaginary: Array, dtype: Any) -> Array:
     out = np.empty(np.broadcast_shapes(np.shape(real), np.shape(imaginary)), dtype)
@@ -79,34 +77,22 @@ def conj_physical(x: Array) -> Result:
 # -- arithmetic ---------------------------------------------------------------------------------------
 
 
-def _complex_operands(x: Any, y: Any, **_: Any) -> bool | str:
-    """Complex tensors of one dtype, a number, or a tensor of the same real type, of which numpy makes what PyTorch does."""
-    dtypes = {operand.dtype for operand in (x, y) if isinstance(operand, torch.Tensor)}
-    if not dtypes & _REAL_OF.keys():
-        return "neither operand is complex"
-    if len(dtypes) == 1:
-        return True
-    if not x.ndim or not y.ndim:
-        return "a tensor without dimensions does not promote as others do"
-    return any(dtypes == {known, real} for known, real in _REAL_OF.items()) or f"{x.dtype} with {y.dtype}"
-
-
-@kernel("aten::add.Tensor", when=_complex_operands)
+@kernel("aten::add.Tensor", dtypes=COMPLEX)
 def add_complex(x: Any, y: Any, *, alpha: complex = 1) -> Result:
     return fast.run(np.add, x, y if alpha == 1 else fast.run(np.multiply, y, alpha))
 
 
-@kernel("aten::sub.Tensor", when=_complex_operands)
+@kernel("aten::sub.Tensor", dtypes=COMPLEX)
 def sub_complex(x: Any, y: Any, *, alpha: complex = 1) -> Result:
     return fast.run(np.subtract, x, y if alpha == 1 else fast.run(np.multiply, y, alpha))
 
 
-@kernel("aten::mul.Tensor", when=_complex_operands)
+@kernel("aten::mul.Tensor", dtypes=COMPLEX)
 def mul_complex(x: Any, y: Any) -> Result:
     return fast.run(np.multiply, x, y)
 
 
-@kernel("aten::div.Tensor", when=_complex_operands)
+@kernel("aten::div.Tensor", dtypes=COMPLEX)
 def div_complex(x: Any, y: Any) -> Result:
     return fast.run(np.true_divide, x, y)
 

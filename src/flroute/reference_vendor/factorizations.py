@@ -100,7 +100,10 @@ def geqrf(x: Array) -> tuple[Any, Any]:
     """``R`` above, the Householder vectors below the diagonal, and the factors ``tau`` that make them reflections."""
     check_matrices(x)
     packed, tau = np.linalg.qr(precise(x), mode="raw")  # numpy hands out the transpose
-    return narrow(packed.swapaxes(-1, -2), x), narrow(tau, x)
+    columns = np.array(
+        packed, x.dtype, order="C"
+    )  # column by column, as the host: PyTorch has no rule of its own
+    return columns.swapaxes(-1, -2), narrow(tau, x)
 
 
 def _reflect(vectors: Array, tau: Array, x: Array, forwards: bool, conjugate: bool = False) -> Array:

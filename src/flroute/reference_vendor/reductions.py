@@ -194,25 +194,3 @@ def std(
     x: Array, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> Any:
     return narrow(np.sqrt(_moments(x, dim, correction, keepdim)[0]), x)
-
-
-@kernel("aten::linalg_vector_norm", dtypes=FLOATS)
-@quiet
-def vector_norm(
-    x: Array,
-    ord: float = 2,
-    dim: Sequence[int] | None = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> Any:
-    over = axes(dim, x.ndim)
-    if ord == 2:
-        norm = np.sqrt(accurate_sum(np.square(wide(x)), over, keepdim))
-    elif ord == 1:
-        norm = accurate_sum(np.absolute(x), over, keepdim)
-    elif ord == float("inf"):
-        norm = _extreme(np.maximum, np.absolute(x), dim, keepdim)
-    else:
-        raise Unsupported(f"a norm of order {ord}")
-    return norm.astype(result_dtype(x, dtype))

@@ -225,12 +225,14 @@ def check_scalars(dtype: np.dtype[Any], *scalars: Any) -> None:
     """Scalars that leave a tensor of ``dtype`` what it is; to promote, wrap or refuse others is PyTorch's business.
 
     Raises:
-        Unsupported: one is complex, or the tensor is of integers or bool and it is not one that fits.
+        Unsupported: one is complex and the tensor is not, or the tensor is of integers or bool and it is not one that fits.
     """
     for scalar in scalars:
         if scalar is None or isinstance(scalar, np.ndarray):
             continue
         if dtype.kind == "f" and isinstance(scalar, (float, int)):
+            continue
+        if dtype.kind == "c" and isinstance(scalar, (complex, float, int)):
             continue
         if dtype.kind == "b" and isinstance(scalar, bool):
             continue

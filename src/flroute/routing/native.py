@@ -28,7 +28,7 @@ from flroute.routing.schema import OpFacts, bind, tensors_in, written_tensors
 from flroute.routing.transfers import give_geometry
 from flroute.torch_compat import schema_of
 
-_ROW_MAJOR_OUT = {"aten::_fft_c2c.out", "aten::_fft_c2r.out", "aten::_fft_r2c.out"}
+_ROW_MAJOR_OUT = {"aten::_fft_c2c.out", "aten::_fft_c2r.out", "aten::_fft_r2c.out", "aten::cholesky.out"}
 """Where the host resizes ``out`` without a look at the strides of the functional result."""
 
 Invoke = Callable[[tuple[Any, ...], dict[str, Any]], Any]
