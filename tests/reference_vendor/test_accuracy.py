@@ -46,6 +46,22 @@ CASES: dict[str, tuple[str, Arguments]] = {
     "silu backward": ("aten::silu_backward", lambda: (normal(N), normal(N, 1, scale=4)[:, 0])),
     "gelu": ("aten::gelu", lambda: (normal(N, scale=2),)),
     "gelu backward": ("aten::gelu_backward", lambda: (normal(N), normal(N, 1, scale=2)[:, 0])),
+    "gelu backward by tanh": ("aten::gelu_backward", lambda: (normal(N), normal(N, 1, scale=2)[:, 0])),
+    "gelu by tanh": ("aten::gelu", lambda: (normal(N, scale=2),)),
+    "gelu of small numbers": ("aten::gelu", lambda: (normal(N, scale=0.02),)),
+    "mish": ("aten::mish", lambda: (normal(N, scale=3),)),
+    "mish backward": ("aten::mish_backward", lambda: (normal(N), normal(N, 1, scale=3)[:, 0])),
+    "log sigmoid": ("aten::log_sigmoid_forward", lambda: (normal(N, scale=3),)),
+    "glu": ("aten::glu", lambda: (normal(2 * N, scale=2),)),
+    "erf": ("aten::erf", lambda: (normal(N),)),
+    "erfinv": ("aten::erfinv", lambda: (normal(N).tanh(),)),
+    "log2": ("aten::log2", lambda: (positive(N),)),
+    "exp2": ("aten::exp2", lambda: (normal(N, scale=10),)),
+    "atan2": ("aten::atan2", lambda: (normal(N), normal(N, 1)[:, 0])),
+    "lgamma": ("aten::lgamma", lambda: (positive(N).clamp(max=30),)),
+    "digamma": ("aten::digamma", lambda: (positive(N).clamp(max=30),)),
+    "i0e": ("aten::special_i0e", lambda: (normal(N, scale=10),)),
+    "smooth l1": ("aten::smooth_l1_loss", lambda: (normal(N), normal(N, 1)[:, 0])),
     "sum": ("aten::sum", lambda: (normal(N) + 1,)),
     "sum of columns": ("aten::sum.dim_IntList", lambda: (normal(5000, 8) + 1, [0])),
     "sum of rows": ("aten::sum.dim_IntList", lambda: (normal(8, 5000) + 1, [1])),
@@ -114,6 +130,11 @@ CASES: dict[str, tuple[str, Arguments]] = {
     "average pool": ("aten::avg_pool2d", lambda: (normal(4, 8, 28, 28), [7, 7])),
     "mse": ("aten::mse_loss", lambda: (normal(N), normal(N, 1)[:, 0])),
 }
+NAMED: dict[str, dict[str, Any]] = {
+    "add with alpha": {"alpha": -0.3},
+    "gelu by tanh": {"approximate": "tanh"},
+    "gelu backward by tanh": {"approximate": "tanh"},
+}
 PLAIN = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
 
 
@@ -121,7 +142,7 @@ PLAIN = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
 def test_no_less_accurate_than_twice_the_host(name: str) -> None:
     op, make = CASES[name]
     args = make()
-    named = {"alpha": -0.3} if name == "add with alpha" else {}
+    named = NAMED.get(name, {})
     truth = overload(op)(*mapped(torch.Tensor.double, args), **named)
     host = overload(op)(*args, **named)
     made = run(op, *args, **named)

@@ -121,3 +121,39 @@ def test_a_number_that_does_not_fit_is_left_to_the_host() -> None:
     with pytest.raises(Unsupported):
         run("aten::add.Tensor", torch.ones(3, dtype=torch.int32), 2**40)
     assert np.isinf(run("aten::add.Tensor", torch.ones(3), 1e300)).all()
+
+
+def test_clamping_between_limits_of_other_dtypes() -> None:
+    limits = [torch.tensor([1, 2, 2]), torch.tensor(2.5), torch.tensor(2, dtype=torch.uint8), None]
+    for x in (
+        torch.tensor([1, 2, 3]),
+        torch.tensor([0.5, 2, float("nan")]),
+        torch.tensor([1, 2, 3], dtype=torch.int8),
+    ):
+        for low, high in itertools.product(limits, limits):
+            if low is not None or high is not None:
+                agree("aten::clamp.Tensor", x, low, high)
+            if low is not None:
+                agree("aten::clamp_min.Tensor", x, low)
+                agree("aten::clamp_max.Tensor", x, low)
+        agree("aten::clamp", x, 1.5, 2)
+    agree("aten::clamp_min.Tensor", torch.tensor([True, False]), torch.tensor([False, False]))
+
+
+def test_fused_updates_of_several_dtypes() -> None:
+    operands = [
+        torch.tensor([1, 2, 3]),
+        torch.tensor([1.5, 2, 3]),
+        torch.tensor([1, 2, 3], dtype=torch.int32),
+    ]
+    for x, y, z in itertools.product(operands, repeat=3):
+        agree("aten::addcmul", x, y, z, value=2)
+        if y.is_floating_point() or z.is_floating_point():
+            agree("aten::addcdiv", x, y, z, value=2)
+    with pytest.raises(Unsupported):
+        run("aten::addcdiv", *operands[::2], operands[0])
+
+
+def test_a_range_of_floats_for_integers_is_cut_as_on_the_host() -> None:
+    for limits in ((-0.5, 2.7), (0.0, 2.0), (1, 2)):
+        agree("aten::hardtanh", torch.arange(-3, 5), *limits)

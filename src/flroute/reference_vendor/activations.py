@@ -50,6 +50,8 @@ def leaky_relu_backward(gradient: Array, x: Array, negative_slope: float, self_i
 
 @kernel("aten::hardtanh", dtypes=NUMBERS)
 def hardtanh(x: Array, min_val: float = -1, max_val: float = 1) -> Result:
+    if x.dtype.kind in "iu" and np.isfinite([min_val, max_val]).all():
+        min_val, max_val = int(min_val), int(max_val)
     check_scalars(x.dtype, min_val, max_val)
     return np.minimum(np.maximum(x, min_val), max_val)
 
