@@ -183,7 +183,7 @@ def test_bfloat16_keeps_its_dtype_in_every_form(how: str, vendors: Vendors) -> N
             "aten::masked_select",
             named("select", lambda self, mask: self[mask]),
             dtypes=(torch.bfloat16, torch.bool),
-            when=lambda *_: True,
+            mixed=True,
         ),
         COPY,
     )

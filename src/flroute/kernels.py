@@ -25,7 +25,8 @@ class Kernel:
         function: takes the op's arguments with arrays in place of tensors and returns new arrays; for an
             op that writes to its arguments (``aten::copy_``) it writes them in place and returns nothing.
         implementation: ``numpy`` in the name ``reference/numpy:add``.
-        dtypes: dtypes every tensor argument must have, all the same one unless a predicate judges; empty means any.
+        dtypes: dtypes every tensor argument must have; empty means any.
+        mixed: whether the tensor arguments may have different ones of ``dtypes``.
         layouts: ``("contiguous",)`` to be chosen only when every tensor argument is; empty means any.
         when: a predicate on the op's arguments (tensors, not arrays): ``True``, ``False``, or a string
             that says why not. It may read dtype and device, shapes and strides, never data.
@@ -39,6 +40,7 @@ class Kernel:
     layouts: tuple[str, ...] = ()
     when: Callable[..., bool | str] | None = None
     precision: Precision = Precision.HIGHEST
+    mixed: bool = False
 
     @property
     def name(self) -> str:
@@ -52,6 +54,7 @@ def kernel(
     layouts: Iterable[str] = (),
     when: Callable[..., bool | str] | None = None,
     precision: str = "highest",
+    mixed: bool = False,
 ) -> Callable[[F], F]:
     """Mark a function as the kernel of one or more ops.
 
@@ -64,6 +67,8 @@ def kernel(
         layouts: ``("contiguous",)`` to demand row-major arguments.
         when: predicate on the op's arguments; see ``Kernel.when``.
         precision: ``"highest"``, ``"high"`` or ``"medium"``.
+        mixed: whether the tensor arguments may have different ones of ``dtypes``, such as values and an index.
+            Otherwise mixed dtypes are left to the host, which knows how to promote them.
 
     Raises:
         ValueError: no op, or an unknown dtype, layout or precision.
@@ -88,6 +93,7 @@ def kernel(
         "layouts": layouts,
         "when": when,
         "precision": Precision(precision),
+        "mixed": mixed,
     }
 
     def mark(function: F) -> F:

@@ -20,6 +20,7 @@ KERNELS = reference_vendor.kernels()
 FLOATS = (torch.float32, torch.float64)
 COMPLEX = (torch.complex64, torch.complex128)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+EVERY = (*FLOATS, *INTEGERS, torch.bool, torch.float16, torch.complex64, torch.complex128)
 
 
 def given(**strategies: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -58,7 +59,9 @@ def chosen(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Kerne
     """Kernels whose dtypes and predicate admit the arguments, as the router would try them."""
     dtypes = {tensor.dtype for tensor in tensors_in((args, kwargs))}
     fit = [
-        k for k in KERNELS if k.op == op and (not k.dtypes or (len(dtypes) < 2 and dtypes <= set(k.dtypes)))
+        k
+        for k in KERNELS
+        if k.op == op and (not k.dtypes or ((k.mixed or len(dtypes) < 2) and dtypes <= set(k.dtypes)))
     ]
     return [k for k in fit if k.when is None or k.when(*args, **kwargs) is True]
 
@@ -144,7 +147,8 @@ def assert_close(
     assert made.dtype == host.dtype
     assert made.shape == host.shape
     if host.dtype.is_complex:
-        made, host, exact = (torch.view_as_real(t.resolve_conj()) for t in (made, host, exact))
+        parts = [None if t is None else torch.view_as_real(t.resolve_conj()) for t in (made, host, exact)]
+        made, host, exact = parts  # type: ignore[assignment]
     if not host.dtype.is_floating_point:
         assert torch.equal(made, host)
         return

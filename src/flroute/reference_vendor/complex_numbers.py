@@ -5,11 +5,9 @@ A complex64 function is computed in complex128 and rounded once, as float32 ones
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from flroute.reference_vendor.support import (
     COMPLEX,
@@ -17,13 +15,11 @@ from flroute.reference_vendor.support import (
     INTEGERS,
     Array,
     Result,
-    accurate_sum,
-    axes,
     fast,
     narrow,
     quiet,
 )
-from flroute.vendor import Unsupported, kernel
+from flroute.vendor import kernel
 
 
 def _joined(real: Array, imaginary: Array, dtype: Any) -> Array:
@@ -184,59 +180,3 @@ def pow_complex_scalar(x: Array, exponent: complex) -> Result:
 @kernel("aten::pow.Tensor_Tensor", dtypes=COMPLEX)
 def pow_complex_tensor(x: Array, exponent: Array) -> Result:
     return _rounded(np.power, x, exponent, like=x)
-
-
-# -- sums ---------------------------------------------------------------------------------------------
-
-
-@kernel("aten::sum", dtypes=COMPLEX)
-def sum_complex(x: Array, *, dtype: torch.dtype | None = None) -> Any:
-    return sum_complex_dim(x, None, dtype=dtype)
-
-
-@kernel("aten::sum.dim_IntList", dtypes=COMPLEX)
-@quiet
-def sum_complex_dim(
-    x: Array, dim: Sequence[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> Any:
-    if dtype is not None and str(dtype) != f"torch.{x.dtype}":
-        raise Unsupported(f"a sum of {x.dtype} in {dtype}")
-    return _joined(*_sums(x, axes(dim, x.ndim), keepdim), x.dtype)
-
-
-@kernel("aten::mean", dtypes=COMPLEX)
-def mean_complex(x: Array, *, dtype: torch.dtype | None = None) -> Any:
-    return mean_complex_dim(x, None, dtype=dtype)
-
-
-@kernel("aten::mean.dim", dtypes=COMPLEX)
-@quiet
-def mean_complex_dim(
-    x: Array, dim: Sequence[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> Any:
-    if dtype is not None and str(dtype) != f"torch.{x.dtype}":
-        raise Unsupported(f"a mean of {x.dtype} in {dtype}")
-    over = axes(dim, x.ndim)
-    count = np.prod([x.shape[d] for d in over], dtype=np.float64)
-    real, imaginary = _sums(x, over, keepdim)
-    return _joined(np.true_divide(real, count), np.true_divide(imaginary, count), x.dtype)
-
-
-def _sums(x: Array, over: tuple[int, ...], keepdim: bool) -> tuple[Any, Any]:
-    return accurate_sum(x.real, over, keepdim), accurate_sum(x.imag, over, keepdim)
-
-
-# -- choice -------------------------------------------------------------------------------------------
-
-
-def _complex_choices(condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> bool | str:
-    if condition.dtype is not torch.bool:
-        return "the condition is not bool"
-    if x.dtype is not y.dtype:
-        return "the choices have different dtypes"
-    return x.is_complex()
-
-
-@kernel("aten::where.self", when=_complex_choices)
-def where_complex(condition: Array, x: Array, y: Array) -> Result:
-    return np.where(condition, x, y)

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 
 from flroute.reference_vendor.support import Array, Result, quiet
-from flroute.vendor import Kernel
+from flroute.vendor import Kernel, Unsupported
 
 HALVES = (torch.float16, torch.bfloat16)
 
 _BFLOAT16 = np.dtype(np.uint16)
 """numpy has no bfloat16: flroute hands a kernel that names it the bits."""
+_CARRIERS = (np.dtype(np.float16), _BFLOAT16)
 
 
 def widened(x: Array) -> Array:
@@ -51,8 +52,10 @@ def rounded_to(half: np.dtype[Any], x: Result) -> Result:
 def in_float32(kernels: Iterable[Kernel]) -> Iterator[Kernel]:
     """For each kernel that computes in float32, one that serves float16 and bfloat16 with it."""
     for kernel in kernels:
-        if torch.float32 in kernel.dtypes and kernel.when is None:
-            yield replace(kernel, function=_lifted(kernel), dtypes=HALVES)
+        if torch.float32 not in kernel.dtypes or kernel.when is not None or set(HALVES) & set(kernel.dtypes):
+            continue
+        beside = [dtype for dtype in kernel.dtypes if kernel.mixed and not dtype.is_floating_point]
+        yield replace(kernel, function=_lifted(kernel), dtypes=(*HALVES, *beside))
 
 
 def _lifted(kernel: Kernel) -> Callable[..., Any]:
@@ -77,18 +80,18 @@ def _lifted(kernel: Kernel) -> Callable[..., Any]:
 def _half_among(values: Iterable[Any]) -> np.dtype[Any]:
     for value in values:
         found = value[0] if isinstance(value, list) and value else value
-        if isinstance(found, np.ndarray):
+        if isinstance(found, np.ndarray) and found.dtype in _CARRIERS:
             half: np.dtype[Any] = found.dtype
             return half
-    raise TypeError("a kernel without an array among its arguments")
+    raise Unsupported("no tensor of half precision among the arguments")
 
 
 def _wide(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return widened(value)
+        return widened(value) if value.dtype in _CARRIERS else value
     if isinstance(value, list):
         return [_wide(item) for item in value]
-    return torch.float32 if value in HALVES else value
+    return torch.float32 if isinstance(value, torch.dtype) and value in HALVES else value
 
 
 def _narrow(half: np.dtype[Any], value: Any) -> Any:

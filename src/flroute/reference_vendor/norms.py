@@ -70,6 +70,13 @@ def norm_dim(x: Array, p: float | None, dim: Sequence[int], keepdim: bool = Fals
     return vector_norm(x, 2 if p is None else p, dim or None, keepdim)
 
 
+@kernel("aten::norm.ScalarOpt_dim_dtype", dtypes=INEXACT)
+def norm_dim_in_dtype(
+    x: Array, p: float | None, dim: Sequence[int], keepdim: bool, *, dtype: torch.dtype
+) -> Any:
+    return vector_norm(x, 2 if p is None else p, dim or None, keepdim, dtype=dtype)
+
+
 @kernel("aten::norm.Scalar", dtypes=INEXACT)
 def norm_all(x: Array, p: float = 2) -> Any:
     return vector_norm(x, p)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -22,6 +23,8 @@ INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
 NUMBERS = FLOATS + INTEGERS
 REALS = (*NUMBERS, "bool")
 COMPLEX = ("complex64", "complex128")
+EVERY = (*REALS, *COMPLEX, "float16", "bfloat16")
+"""For kernels that move elements and compute nothing. bfloat16 comes as uint16, which is no other dtype's here."""
 
 
 # -- floating point without warnings ------------------------------------------------------------------
@@ -145,6 +148,8 @@ def accurate_sum(x: Array, axis: tuple[int, ...] | None = None, keepdims: bool =
     numpy sums pairwise along the fastest dimension only. Along the others it adds one by one, so there a sum of
     doubles is folded in pairs first; a sum of floats needs no more than a double to add up in.
     """
+    if x.dtype.kind == "c":
+        return reduce(np.add, x, axis=axis, dtype=np.complex128, keepdims=keepdims)
     if x.dtype.char == "d" and axis is not None:
         for dim in axis:
             if x.strides[dim] != x.itemsize:
@@ -205,20 +210,25 @@ def axes(dim: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
     return wrapped if ndim else ()
 
 
+def count_over(x: Array, over: tuple[int, ...]) -> int:
+    """How many elements each result of a reduction is made of."""
+    return math.prod(x.shape[dim] for dim in over)
+
+
 def pair(value: Sequence[int], default: Sequence[int] = ()) -> tuple[int, int]:
     """Height and width of an ``int[2]`` argument, which PyTorch may pass as none, one or two numbers."""
     value = value or default
     return (value[0], value[-1])
 
 
-def check_indices(index: Array, size: int, message: str) -> None:
+def check_indices(index: Array, size: int, message: str, error: type[Exception] = IndexError) -> None:
     """In numpy -1 is the last element; for PyTorch it is out of range, like ``size`` and more.
 
     Raises:
-        IndexError: with PyTorch's own message.
+        IndexError: with PyTorch's own message, in which ``{}`` stands for the index; or another ``error``.
     """
-    if index.size and (index.min() < 0 or index.max() >= size):
-        raise IndexError(message)
+    if index.size and ((least := index.min()) < 0 or index.max() >= size):
+        raise error(message.format(least if least < 0 else index.max()))
 
 
 def check_scalars(dtype: np.dtype[Any], *scalars: Any) -> None:
@@ -264,9 +274,15 @@ def float_values_long_index(values: torch.Tensor, index: torch.Tensor, *_: Any) 
 
 
 def result_dtype(x: Array, dtype: torch.dtype | None) -> np.dtype[Any]:
-    """The dtype a reduction of ``x`` works in: as asked, else integers and bool become int64."""
+    """The dtype a reduction of ``x`` works in: as asked, else integers and bool become int64.
+
+    Raises:
+        Unsupported: it has fewer values than ``x``; PyTorch casts before it reduces.
+    """
     if dtype is None:
-        return x.dtype if x.dtype.kind == "f" else np.dtype(np.int64)
-    if dtype in FLOAT_TYPES or (dtype is torch.int64 and x.dtype.kind != "f"):
-        return numpy_dtype(dtype)
+        return x.dtype if x.dtype.kind in "fc" else np.dtype(np.int64)
+    if dtype in NUMPY_TYPES and dtype is not torch.bool:
+        result = numpy_dtype(dtype)
+        if "biufc".index(result.kind) >= "biufc".index(x.dtype.kind.replace("u", "i")):
+            return result
     raise Unsupported(f"a result of {dtype} from {x.dtype}")

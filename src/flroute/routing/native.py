@@ -17,7 +17,7 @@ from flroute.device.capsule import row_major
 from flroute.device.dtypes import NUMPY_CARRIERS, NUMPY_DTYPES
 from flroute.device.memory import DeviceArray
 from flroute.device.table import Device
-from flroute.device.tensors import adopt_array, empty_strided, with_dtype, with_strides
+from flroute.device.tensors import adopt_array, empty_strided, owns_its_memory, with_dtype, with_strides
 from flroute.errors import KernelResultError, Unsupported
 from flroute.kernels import Kernel
 from flroute.routing.arrays import lower_argument, lower_for
@@ -71,6 +71,7 @@ class Invocation:
         self._always_plain = True  # so were all results of contiguous arguments
         self._trusted = False  # the last results were not checked: enough were
         returns = schema_of(facts.functional or facts.op).returns
+        self._returns_numbers = bool(returns) and "Tensor" not in str(returns[0].type)
         self._returns_list = len(returns) == 1 and "List" in str(returns[0].type)
         self._check_overlap = check_of(facts)
         self._may_omit = any(a.name == "output_mask" for a in facts.arguments)
@@ -78,6 +79,8 @@ class Invocation:
 
     def adapter(self) -> Invoke:
         """The way to call the kernel for this op."""
+        if self._returns_numbers:
+            return self._call
         if self.writes_itself:
             return self._run_writing
         if self.facts.out_names:
@@ -201,6 +204,7 @@ class Invocation:
             and self._always_plain
             and not self._debug
             and _all_contiguous(args, kwargs)
+            and all(t.dtype in NUMPY_DTYPES for t in tensors_in(args, kwargs))
             and not any(isinstance(v, torch.memory_format) for v in (*args, *kwargs.values()))
         )
         if self._trusted:
@@ -251,6 +255,8 @@ class Invocation:
 
     def _lift(self, result: Any, want: torch.Tensor | None) -> torch.Tensor:
         made = self._adopt(result, want)
+        if want is None and not self._trusted and _is_laid_out(result):
+            want = with_strides(made, [step // result.itemsize for step in result.strides])
         if want is None or made.stride() == want.stride():
             return made
         if all(
@@ -278,6 +284,11 @@ def _are_plain(expected: Expected) -> bool:
     return all(
         e is not None and e.dtype in NUMPY_DTYPES and e.stride() == row_major(e.shape) for e in expected
     )
+
+
+def _is_laid_out(result: Any) -> bool:
+    """Whether the kernel itself chose the strides, those of dimensions of size 1 and 0 among them, where PyTorch has no say."""
+    return isinstance(result, np.ndarray) and owns_its_memory(result) and min(result.strides, default=0) >= 0
 
 
 def _all_contiguous(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

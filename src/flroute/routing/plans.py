@@ -315,10 +315,12 @@ def _ruled_out(
         return Rejection(
             name, Reason.PRECISION, f"{kernel.precision} is below the session's {settings.precision}"
         )
-    if kernel.dtypes and kernel.when is None and len(dtypes) > 1:
+    if kernel.dtypes and len(dtypes) > 1 and not kernel.mixed:
         return Rejection(name, Reason.DTYPE, "mixed dtypes: " + ", ".join(sorted(map(str, dtypes))))
     if kernel.dtypes and not dtypes <= set(kernel.dtypes):
-        return Rejection(name, Reason.DTYPE, f"{next(iter(dtypes))} is not among the kernel's dtypes")
+        return Rejection(
+            name, Reason.DTYPE, f"{next(iter(dtypes - set(kernel.dtypes)))} is not among the kernel's dtypes"
+        )
     foreign = dtypes - NUMPY_DTYPES.keys() if device.memory.host_visible and not kernel.dtypes else ()
     if foreign:  # it would come as integers of its width, which only a kernel that names the dtype expects
         return Rejection(

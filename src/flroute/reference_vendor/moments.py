@@ -1,0 +1,79 @@
+"""Variances and norms, in double precision and rounded once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flroute.reference_vendor.support import (
+    COMPLEX,
+    FLOATS,
+    Array,
+    accurate_sum,
+    axes,
+    count_over,
+    narrow,
+    quiet,
+    wide,
+)
+from flroute.vendor import Unsupported, kernel
+
+
+def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype of the parts of a complex number, or of the number that is real."""
+    return np.empty(0, dtype).real.dtype
+
+
+def _squares(x: Array) -> Array:
+    """|x|**2 in double precision."""
+    if x.dtype.kind == "c":
+        return np.square(wide(x.real)) + np.square(wide(x.imag))
+    return np.square(wide(x))
+
+
+def _moments(x: Array, dim: Sequence[int] | None, correction: float | None, keepdim: bool) -> tuple[Any, Any]:
+    """Variance and mean, both in double precision."""
+    over = axes(dim, x.ndim)
+    count = count_over(x, over)
+    freedom = count - (1 if correction is None else correction)
+    if freedom <= 0:
+        raise Unsupported("no degrees of freedom are left")
+    mean = accurate_sum(x, over, True) / count
+    variance = accurate_sum(_squares(x - mean), over, keepdim) / freedom
+    return variance, mean if keepdim else mean.squeeze(over)
+
+
+@kernel("aten::var_mean.correction", dtypes=(*FLOATS, *COMPLEX))
+@quiet
+def var_mean(
+    x: Array, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Any, Any]:
+    variance, mean = _moments(x, dim, correction, keepdim)
+    return variance.astype(_real(x.dtype)), narrow(mean, x)
+
+
+@kernel("aten::var.correction", dtypes=(*FLOATS, *COMPLEX))
+@quiet
+def var(
+    x: Array, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> Any:
+    return _moments(x, dim, correction, keepdim)[0].astype(_real(x.dtype))
+
+
+@kernel("aten::std.correction", dtypes=(*FLOATS, *COMPLEX))
+@quiet
+def std(
+    x: Array, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> Any:
+    return np.sqrt(_moments(x, dim, correction, keepdim)[0]).astype(_real(x.dtype))
+
+
+@kernel("aten::std_mean.correction", dtypes=(*FLOATS, *COMPLEX))
+@quiet
+def std_mean(
+    x: Array, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Any, Any]:
+    variance, mean = _moments(x, dim, correction, keepdim)
+    return np.sqrt(variance).astype(_real(x.dtype)), narrow(mean, x)

@@ -1,0 +1,75 @@
+"""Cumulative sums, products, extremes and log-sums. Sums and products accumulate in double precision and round once."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from flroute.reference_vendor.support import COMPLEX, FLOATS, REALS, Array, Result, axes, quiet, result_dtype
+from flroute.vendor import kernel
+
+
+def _accumulate(ufunc: np.ufunc, x: Array, dim: int, dtype: torch.dtype | None) -> Result:
+    result = result_dtype(x, dtype)
+    if x.ndim == 0:
+        axes(dim, 1)
+        return x.astype(result)
+    (axis,) = axes(dim, x.ndim)
+    wide = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}.get(result.kind, result)
+    return ufunc.accumulate(x, axis=axis, dtype=wide).astype(result, copy=False)
+
+
+@kernel("aten::cumsum", dtypes=(*REALS, *COMPLEX))
+@quiet
+def cumsum(x: Array, dim: int, *, dtype: torch.dtype | None = None) -> Result:
+    return _accumulate(np.add, x, dim, dtype)
+
+
+@kernel("aten::cumprod", dtypes=(*REALS, *COMPLEX))
+@quiet
+def cumprod(x: Array, dim: int, *, dtype: torch.dtype | None = None) -> Result:
+    return _accumulate(np.multiply, x, dim, dtype)
+
+
+# -- extremes -----------------------------------------------------------------------------------------
+
+
+def _running_extreme(ufunc: np.ufunc, x: Array, values: Array, indices: Array, dim: int) -> None:
+    """The extreme so far, and where it was met last; from the first NaN on, NaN, and where a NaN was met last."""
+    if x.ndim == 0:
+        values[...], indices[...] = x, 0
+        return
+    (axis,) = axes(dim, x.ndim)
+    extreme = ufunc.accumulate(x, axis=axis)
+    met = x == extreme
+    if x.dtype.kind == "f":
+        met |= np.isnan(x)
+    place = np.arange(x.shape[axis]).reshape(-1, *(1,) * (x.ndim - 1 - axis))
+    values[...] = extreme
+    indices[...] = np.maximum.accumulate(np.where(met, place, 0), axis=axis)
+
+
+@kernel("aten::_cummax_helper", dtypes=REALS, mixed=True)
+@quiet
+def cummax_helper(x: Array, values: Array, indices: Array, dim: int) -> None:
+    _running_extreme(np.maximum, x, values, indices, dim)
+
+
+@kernel("aten::_cummin_helper", dtypes=REALS, mixed=True)
+@quiet
+def cummin_helper(x: Array, values: Array, indices: Array, dim: int) -> None:
+    _running_extreme(np.minimum, x, values, indices, dim)
+
+
+# -- log of sums of exponentials ----------------------------------------------------------------------
+
+
+@kernel("aten::_logcumsumexp", dtypes=FLOATS)
+@quiet
+def logcumsumexp(x: Array, dim: int) -> Result:
+    """log(exp(a) + exp(b)) = max + log1p(exp(min - max)), from element to element: nothing overflows."""
+    if x.ndim == 0:
+        axes(dim, 1)
+        return x.copy()
+    (axis,) = axes(dim, x.ndim)
+    return np.logaddexp.accumulate(x, axis=axis, dtype=np.float64).astype(x.dtype, copy=False)
