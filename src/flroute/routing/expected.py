@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -47,21 +48,24 @@ def _signature(value: Any) -> Any:
     return value.__class__, value
 
 
+_REFUSALS = (RuntimeError, ValueError, TypeError, AssertionError, IndexError)
+
+
 def _ask_pytorch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expected | None:
     try:
-        with torch.no_grad(), host_shape_rules(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the call itself is going to warn
-            inputs = with_numbers_as_tensors(facts_of(op), args)
-            result = op(
-                *(_to_meta(a) for a in inputs), **{name: _to_meta(value) for name, value in kwargs.items()}
-            )
+        result = _on_meta(op, args, kwargs, host_shape_rules())
     except NotImplementedError:
         return None  # no meta kernel, or a result that depends on the data
-    except (RuntimeError, ValueError, TypeError, AssertionError, IndexError):
+    except _REFUSALS:
         # A call PyTorch refuses, or a meta kernel that cannot tell; the host knows, and raises its own error.
         if facts_of(op).is_seeded:
             return None
-        return host_results(op, args, kwargs)
+        try:
+            result = _on_meta(
+                op, args, kwargs, nullcontext()
+            )  # a device may do more than the host (histc of integers)
+        except _REFUSALS:
+            return host_results(op, args, kwargs)
     results = list(result) if isinstance(result, tuple | list) else [result]
     if not all(r is None or isinstance(r, torch.Tensor) for r in results):
         return None
@@ -69,6 +73,16 @@ def _ask_pytorch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expe
         # PyTorch's rules for data-free tensors order the dimensions of an empty result as its kernels do not.
         return host_results(op, args, kwargs)
     return results
+
+
+def _on_meta(
+    op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rules: AbstractContextManager[None]
+) -> Any:
+    inputs = with_numbers_as_tensors(facts_of(op), args)
+    named = {name: _to_meta(value) for name, value in kwargs.items()}
+    with torch.no_grad(), rules, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the call itself is going to warn
+        return op(*map(_to_meta, inputs), **named)
 
 
 def host_results(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expected:
