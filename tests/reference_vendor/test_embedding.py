@@ -24,3 +24,13 @@ def test_embedding(
 def test_an_index_out_of_range_is_the_callers_error(index: int) -> None:
     with pytest.raises(IndexError, match="index out of range in self"):
         run("aten::embedding", torch.ones(5, 2), torch.tensor([0, index]))
+
+
+@pytest.mark.parametrize("order", [1.0, 2.0, float("inf")])
+def test_rows_that_are_too_long_are_scaled_down(order: float) -> None:
+    indices = torch.tensor([[3, 0], [3, 4]])
+    ours = torch.randn(5, 4) * torch.tensor([[0.01], [9], [9], [9], [9]])
+    theirs = ours.clone()
+    run("aten::embedding_renorm_", ours, indices, 1.5, order)
+    torch.ops.aten.embedding_renorm_(theirs, indices, 1.5, order)
+    torch.testing.assert_close(ours, theirs)

@@ -97,6 +97,7 @@ MODULES = (
     interpolation,
     grid_sample,
     unfolding,
+    rearranging,
     softmax,
     attention,
     losses,

@@ -9,7 +9,9 @@ from flroute.reference_vendor.support import (
     Result,
     check_indices,
     float_values_long_index,
+    narrow,
     quiet,
+    wide,
 )
 from flroute.vendor import Unsupported, kernel
 
@@ -49,3 +51,16 @@ def embedding_dense_backward(
     if 0 <= padding_idx < num_weights:
         table[padding_idx] = 0
     return table
+
+
+@kernel("aten::embedding_renorm_", when=float_values_long_index)
+@quiet
+def embedding_renorm(weight: Array, indices: Array, max_norm: float, norm_type: float) -> None:
+    """The rows that are picked, each scaled down where its norm is larger than ``max_norm``."""
+    if weight.ndim != 2 or norm_type <= 0:
+        raise Unsupported(f"rows of {weight.shape} by their norm of order {norm_type}")
+    check_indices(indices, weight.shape[0], "index out of range in self")
+    picked = np.unique(indices)
+    norms = np.linalg.norm(wide(weight[picked]), norm_type, axis=1)
+    large = norms > max_norm
+    weight[picked[large]] *= narrow(max_norm / (norms[large] + 1e-7), weight)[:, None]
