@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import copy
 from typing import Any
 
+import pytest
 import torch
 from against_host import FLOATS, agree, assert_close, given, run, values
 from hypothesis import strategies as st
+from torch import nn
+
+import flroute
 
 MASKS = st.lists(st.booleans(), min_size=3, max_size=3)
 
@@ -113,3 +118,22 @@ def test_batch_norm_with_update() -> None:
         torch.testing.assert_close(answer, expected)
     agree("aten::batch_norm_backward", torch.randn_like(x), x, weight, *theirs, host[1], host[2], True, 1e-5,
           [True] * 3, host[3])  # fmt: skip
+
+
+def test_an_empty_batch() -> None:
+    x, weight = torch.ones(0, 4, 3), torch.ones(3)
+    agree("aten::native_layer_norm", x, [3], weight, None, 1e-5)
+    _, mean, rstd = torch.ops.aten.native_layer_norm(x, [3], weight, None, 1e-5)
+    agree("aten::native_layer_norm_backward", x, x, [3], mean, rstd, weight, weight, [True] * 3)
+    agree("aten::native_group_norm", x, None, None, 0, 4, 3, 2, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_running_statistics_in_half_precision(dtype: torch.dtype) -> None:
+    x, host = torch.randn(4, 3, 5) + 1, nn.BatchNorm1d(3)
+    there = copy.deepcopy(host).to("fl:0", dtype)
+    with flroute.enable(device="reference", fallback="error"):
+        there(x.to("fl:0", dtype))
+    host(x)
+    torch.testing.assert_close(there.running_mean.cpu().float(), host.running_mean, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(there.running_var.cpu().float(), host.running_var, rtol=1e-2, atol=1e-2)

@@ -20,6 +20,14 @@ _BFLOAT16 = np.dtype(np.uint16)
 _CARRIERS = (np.dtype(np.float16), _BFLOAT16)
 
 
+_STATISTICS = {
+    "aten::native_batch_norm": (3, 4),
+    "aten::_native_batch_norm_legit": (3, 4),
+    "aten::_batch_norm_with_update": (3, 4),
+}
+"""Ops that return new tensors and write to some arguments as well: the running statistics, by position."""
+
+
 def widened(x: Array) -> Array:
     """The same values in float32. The bits of a bfloat16 are the upper half of a float32's.
 
@@ -60,17 +68,20 @@ def in_float32(kernels: Iterable[Kernel]) -> Iterator[Kernel]:
 
 def _lifted(kernel: Kernel) -> Callable[..., Any]:
     function = kernel.function
-    writes = kernel.op.partition(".")[0].endswith("_")
+    written = (0,) if kernel.op.partition(".")[0].endswith("_") else _STATISTICS.get(kernel.op, ())
 
     @wraps(function)
     @quiet
     def compute(*args: Any, **kwargs: Any) -> Any:
         half = _half_among(args)
+        if len(args) <= max(written, default=-1):
+            raise Unsupported("an argument to write that is passed by name")
         asked = kwargs.get("dtype")
         inputs = [_wide(value) for value in args]
         answer = function(*inputs, **{name: _wide(value) for name, value in kwargs.items()})
-        if writes:
-            _write(half, args[0], inputs[0])
+        for position in written:
+            if args[position] is not None:
+                _write(half, args[position], inputs[position])
         return answer if asked is not None and asked not in HALVES else _narrow(half, answer)
 
     compute.__name__ = f"{function.__name__}_in_float32"

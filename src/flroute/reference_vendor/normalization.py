@@ -62,7 +62,7 @@ def _through_statistics(gradient: Array, normalized: Array, scale: Array, over: 
 def _inner(x: Array, normalized_shape: Sequence[int]) -> Axes:
     """The trailing dimensions that are normalized."""
     inner = tuple(range(x.ndim - len(normalized_shape), x.ndim))
-    if not inner or x.shape[inner[0] :] != tuple(normalized_shape) or x.size == 0:
+    if not inner or x.shape[inner[0] :] != tuple(normalized_shape) or 0 in normalized_shape:
         raise Unsupported(f"layer norm of shape {x.shape} over {tuple(normalized_shape)}")
     return inner
 
@@ -117,7 +117,8 @@ Grouped = tuple[int, int, int, int]
 
 def _grouped(x: Array, samples: int, channels: int, positions: int, groups: int) -> Grouped:
     """The shape in which the last two dimensions are what is normalized."""
-    if groups < 1 or channels % groups or x.size != samples * channels * positions or x.size == 0:
+    fit = groups > 0 and channels % groups == 0 and channels * positions > 0
+    if not fit or x.size != samples * channels * positions:
         raise Unsupported(f"group norm of shape {x.shape} in {groups} groups of {channels} channels")
     return samples, groups, channels // groups, positions
 
