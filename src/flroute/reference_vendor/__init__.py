@@ -114,7 +114,6 @@ MODULES = (
     foreach,
     creation,
     casting,
-    rearranging,
     indexing,
     scatter,
     masking,
