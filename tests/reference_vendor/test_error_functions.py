@@ -16,7 +16,10 @@ FUNCTIONS = ["erf", "erfc", "erfinv", "special_erfcx", "special_ndtri", "special
 @pytest.mark.parametrize("name", FUNCTIONS)
 @given(data=st.data(), dtype=st.sampled_from(FLOATS))
 def test_one_tensor(name: str, data: st.DataObject, dtype: torch.dtype) -> None:
-    agree(f"aten::{name}", data.draw(values(data.draw(SHAPES), dtype, special=True)))
+    x = data.draw(values(data.draw(SHAPES), dtype, special=True))
+    if name == "special_erfcx":  # its condition grows with x squared: exp(x * x) of a rounded square
+        x = x.clamp(min=-3)
+    agree(f"aten::{name}", x)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
