@@ -41,6 +41,11 @@ def test_equal_points_are_no_distance_apart_and_have_no_gradient() -> None:
         agree("aten::_cdist_backward", torch.ones(3, 3), x, x, p, distance)
 
 
+def test_the_gradient_for_no_batches_has_the_shape_of_the_points() -> None:
+    empty = torch.zeros(0, 3, 2)
+    agree("aten::_cdist_backward", empty, torch.ones(3, 5), torch.ones(0, 2, 5), 2.0, empty)
+
+
 def test_many_points_go_in_blocks() -> None:
     x, y = torch.randn(300, 20), torch.randn(200, 20)
     agree("aten::_cdist_forward", x, y, 2.0, 2)

@@ -74,6 +74,8 @@ def cdist_backward(grad: Array, x: Array, y: Array, p: float, distance: Array) -
     batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     if grad.shape != (*batch, x.shape[-2], y.shape[-2]) or distance.shape != grad.shape:
         raise Unsupported(f"gradients of shape {grad.shape} for points of shape {x.shape} and {y.shape}")
+    if not grad.size:
+        return np.zeros(x.shape, x.dtype)
     x, y = (np.broadcast_to(points, (*batch, *points.shape[-2:])) for points in (x, y))
     return _gradient(grad, x, y, p, distance)
 

@@ -99,6 +99,8 @@ def linalg_qr(a: Array, mode: str = "reduced") -> tuple[Any, Any]:
 def geqrf(x: Array) -> tuple[Any, Any]:
     """``R`` above, the Householder vectors below the diagonal, and the factors ``tau`` that make them reflections."""
     check_matrices(x)
+    if not x.size:
+        raise Unsupported("no elements, for which numpy keeps no layout")
     packed, tau = np.linalg.qr(precise(x), mode="raw")  # numpy hands out the transpose
     columns = np.array(
         packed, x.dtype, order="C"

@@ -42,7 +42,7 @@ def expected_results(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 def _signature(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.shape, value.stride(), value.dtype
+        return value.shape, value.stride(), value.dtype, value.is_conj()
     if isinstance(value, list | tuple):
         return tuple(_signature(item) for item in value)
     return value.__class__, value
@@ -93,6 +93,8 @@ def host_results(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expe
     """
 
     def copied(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.is_conj():
+            return copied(value.conj()).conj()
         if isinstance(value, torch.Tensor) and not value.numel():  # copying one may itself ask what to expect
             return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
         if isinstance(value, torch.Tensor):
@@ -113,7 +115,8 @@ def host_results(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expe
 
 def _to_meta(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=_META)
+        made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=_META)
+        return made.conj() if value.is_conj() else made
     if isinstance(value, torch.device):
         return _META
     if isinstance(value, list | tuple):

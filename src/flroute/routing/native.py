@@ -131,8 +131,8 @@ class Invocation:
                 )
         for out, result, want in zip(outs, made, expected, strict=True):
             if out.shape != result.shape:
-                plain = want is None or self.facts.name in _ROW_MAJOR_OUT
-                strides = row_major(result.shape) if plain else want.stride()  # type: ignore[union-attr]
+                plain = self.facts.name in _ROW_MAJOR_OUT
+                strides = row_major(result.shape) if plain else (result if want is None else want).stride()
                 _resize_output(out, result.shape, strides, self.facts.name)
         for out, result in zip(outs, made, strict=True):
             self._store(out, result)
