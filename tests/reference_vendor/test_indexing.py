@@ -235,3 +235,14 @@ def test_bfloat16_moves_as_it_is() -> None:
     for answer, want in zip([*answers, written, out], [*expected, z, x.take(index)], strict=True):
         assert torch.equal(answer.cpu(), want)
         assert answer.dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("x", [torch.tensor(0.0), torch.ones(3), torch.eye(3)])
+def test_nonzero_lays_out_its_indices_by_columns(x: torch.Tensor) -> None:
+    with flroute.enable(device="reference", fallback="error"):
+        made = torch.nonzero(x.to("fl"))
+        out = torch.nonzero(x.to("fl"), out=torch.empty(0, dtype=torch.int64, device="fl"))
+    expected = torch.nonzero(x)
+    assert made.stride() == out.stride() == expected.stride()
+    assert torch.equal(made.cpu(), expected)
+    assert torch.equal(out.cpu(), expected)

@@ -198,9 +198,16 @@ def index_fill(x: Array, dim: int, index: Array, value: Any) -> Result:
 # -- indices into the flattened tensor ----------------------------------------------------------------
 
 
+def _check_flat(index: Array, size: int) -> None:
+    if index.size and (index.min() < -size or index.max() >= size):
+        worst = index.min() if index.min() < -size else index.max()
+        raise IndexError(f"out of range: tried to access index {worst} on a tensor of {size} elements.")
+
+
 @kernel("aten::take", dtypes=EVERY, mixed=True)
 def take(x: Array, index: Array) -> Result:
     """A negative index counts from the end."""
+    _check_flat(index, x.size)
     return _taken(x.reshape(-1), index, 0)
 
 
@@ -209,6 +216,7 @@ def take(x: Array, index: Array) -> Result:
 def put(x: Array, index: Array, source: Array, accumulate: bool = False) -> Result:
     if source.dtype != x.dtype or source.size != index.size or (accumulate and x.dtype == np.uint16):
         raise Unsupported(f"{source.size} values of {source.dtype} for {index.size} places of {x.dtype}")
+    _check_flat(index, x.size)
     copy = np.array(x, order="C")
     flat = copy.reshape(-1)
     if accumulate:

@@ -48,7 +48,7 @@ def unique_with_inverse(x: Array, sorted: bool = True, return_inverse: bool = Fa
     return unique(x, sorted, return_inverse)[:2]
 
 
-@kernel("aten::unique_dim", dtypes=REALS)
+@kernel("aten::unique_dim", dtypes=SORTED)
 def unique_dim(
     x: Array, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[Result, Result, Result]:
@@ -61,7 +61,7 @@ def unique_dim(
     return _as_slices(slices[order][kept], x, dim), inverse, counts
 
 
-@kernel("aten::unique_consecutive", dtypes=REALS)
+@kernel("aten::unique_consecutive", dtypes=SORTED)
 def unique_consecutive(
     x: Array, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> tuple[Result, Result, Result]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flroute.reference_vendor.support import REALS, Array, Result, axes
+from flroute.reference_vendor.support import NUMBERS, REALS, Array, Result, axes
 from flroute.vendor import Unsupported, kernel
 
 SORTED = (*REALS, "float16")
@@ -80,7 +80,7 @@ def sort(x: Array, *, stable: bool | None, dim: int = -1, descending: bool = Fal
     return _picked(x, rows, stable_order(rows, descending), axis)
 
 
-@kernel("aten::topk", dtypes=SORTED)
+@kernel("aten::topk", dtypes=NUMBERS)
 def topk(x: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Result, Result]:
     """The first ``k`` in order; of equal elements the first ones, where PyTorch leaves the choice open."""
     rows, axis = _last(x, dim)
@@ -116,7 +116,7 @@ def _rows_with_elements(x: Array, dim: int) -> tuple[Array, int]:
     return rows, axis
 
 
-@kernel("aten::kthvalue", dtypes=SORTED)
+@kernel("aten::kthvalue", dtypes=NUMBERS)
 def kthvalue(x: Array, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Result, Result]:
     """The ``k``-th smallest, counted from 1; of equal elements, in their order."""
     rows, axis = _rows_with_elements(x, dim)
@@ -132,7 +132,7 @@ def _kth(rows: Array, k: int) -> Array:
     return stable_order(rows)[..., k]
 
 
-@kernel("aten::median.dim", dtypes=SORTED)
+@kernel("aten::median.dim", dtypes=NUMBERS)
 def median_dim(x: Array, dim: int, keepdim: bool = False) -> tuple[Result, Result]:
     """The lower of the two in the middle; the first NaN, if there is one."""
     rows, axis = _rows_with_elements(x, dim)
@@ -143,7 +143,7 @@ def median_dim(x: Array, dim: int, keepdim: bool = False) -> tuple[Result, Resul
     return _one_of_each(x, rows, index, axis, keepdim)
 
 
-@kernel("aten::nanmedian.dim", dtypes=SORTED)
+@kernel("aten::nanmedian.dim", dtypes=NUMBERS)
 def nanmedian_dim(x: Array, dim: int, keepdim: bool = False) -> tuple[Result, Result]:
     """The lower of the two in the middle of those that are not NaN, which come first in order."""
     if x.dtype.kind != "f":
@@ -154,14 +154,14 @@ def nanmedian_dim(x: Array, dim: int, keepdim: bool = False) -> tuple[Result, Re
     return _one_of_each(x, rows, index, axis, keepdim)
 
 
-@kernel("aten::median", dtypes=SORTED)
+@kernel("aten::median", dtypes=NUMBERS)
 def median(x: Array) -> Result:
     if x.size == 0:
         raise Unsupported("the median of no elements")
     return median_dim(x.reshape(-1), 0)[0]
 
 
-@kernel("aten::nanmedian", dtypes=SORTED)
+@kernel("aten::nanmedian", dtypes=NUMBERS)
 def nanmedian(x: Array) -> Result:
     if x.size == 0:
         raise Unsupported("the median of no elements")

@@ -16,7 +16,9 @@ Check = Callable[[torch.Tensor, tuple[Any, ...], dict[str, Any]], None]
 _SAME_VALUE = frozenset({"aten::fill_", "aten::zero_"})
 """Every element gets the same value; the host does not look."""
 
-_DEPRECATED = frozenset({"aten::masked_fill_", "aten::index_fill_", "aten::index_put_"})
+_DEPRECATED = frozenset(
+    {"aten::masked_fill_", "aten::index_fill_", "aten::index_put_", "aten::_index_put_impl_"}
+)
 """The host warns, and computes element by element."""
 
 _APART = frozenset(
@@ -30,7 +32,7 @@ _APART = frozenset(
 _SELF_FIRST = frozenset(
     {
         "aten::index_add", "aten::index_copy", "aten::index_reduce", "aten::scatter", "aten::scatter_add",
-        "aten::scatter_reduce",
+        "aten::scatter_reduce", "aten::index_put", "aten::_index_put_impl", "aten::put", "aten::index_fill",
     }
 )  # fmt: skip
 """``self`` becomes the result, then the others are read: ``self`` may be the result itself, the others share nothing with it."""
