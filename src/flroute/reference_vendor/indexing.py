@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,21 @@ def _key(x: Array, indices: Sequence[Array | None]) -> Key:
     return tuple(key)
 
 
+@contextmanager
+def _in_the_hosts_words(x: Array, key: Key) -> Iterator[None]:
+    """Say which index is out of bounds as PyTorch does; numpy calls a dimension an axis."""
+    try:
+        yield
+    except IndexError:
+        for dim, part in enumerate(key):
+            if isinstance(part, np.ndarray):
+                size = x.shape[dim]
+                wrong = part[(part < -size) | (part >= size)]
+                if wrong.size:
+                    raise IndexError(out_of_bounds(dim, size).format(wrong.flat[0])) from None
+        raise
+
+
 @kernel("aten::index.Tensor", dtypes=EVERY, mixed=True)
 def index(x: Array, indices: Sequence[Array | None]) -> Result:
     """numpy's own rule: where the indexed dimensions are not neighbours, those of the result come first."""
@@ -65,8 +81,10 @@ def index(x: Array, indices: Sequence[Array | None]) -> Result:
     arrays = [i for i in key if isinstance(i, np.ndarray)]
     if len(arrays) == 1:
         axis = next(i for i, part in enumerate(key) if isinstance(part, np.ndarray))
-        return _taken(x, arrays[0], axis)
-    picked = x[key]
+        with _in_the_hosts_words(x, key):
+            return _taken(x, arrays[0], axis)
+    with _in_the_hosts_words(x, key):
+        picked = x[key]
     return picked if any(i.ndim for i in arrays) else picked.copy()  # by numbers alone it is a view
 
 
@@ -86,10 +104,11 @@ def index_put_(
     if values.dtype != x.dtype or (accumulate and x.dtype == np.uint16):
         raise Unsupported(f"index_put of {values.dtype} into {x.dtype}, accumulate={accumulate}")
     try:
-        if accumulate:
-            _add_at(x, key, values)
-        else:
-            x[key] = values
+        with _in_the_hosts_words(x, key):
+            if accumulate:
+                _add_at(x, key, values)
+            else:
+                x[key] = values
     except ValueError as error:  # a matter of types for numpy, of arguments for PyTorch; nothing was written
         raise RuntimeError(str(error)) from None
 
