@@ -1,14 +1,15 @@
-"""New tensors like another one: its shape, and its dtype unless told otherwise. Its elements are not read."""
+"""New tensors: like another one, whose elements are not read, or from a few numbers."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import torch
 
-from flroute.reference_vendor.support import NUMPY_TYPES, Array, check_scalars
-from flroute.vendor import kernel, numpy_dtype
+from flroute.reference_vendor.support import NUMPY_TYPES, Array, Result, check_scalars, quiet
+from flroute.vendor import Unsupported, kernel, numpy_dtype
 
 
 def _here(x: torch.Tensor, *_: Any, **asked: Any) -> bool | str:
@@ -63,3 +64,90 @@ def full_like(
     result = _dtype(x, dtype)
     check_scalars(result, fill_value)
     return np.full(x.shape, fill_value, result)
+
+
+# -- from a few numbers -------------------------------------------------------------------------------
+
+
+def _from_numbers(*_: Any, dtype: torch.dtype | None = None, layout: Any = None, **__: Any) -> bool | str:
+    if layout not in (None, torch.strided):
+        return "of another layout"
+    return True if dtype is None or dtype in NUMPY_TYPES else f"numpy has no {dtype}"
+
+
+def _progression(count: int, start: Any, step: Any, dtype: np.dtype[Any]) -> Result:
+    numbers = np.arange(count, dtype=np.int64 if dtype.kind in "iu" else np.float64)
+    return (numbers * step + start).astype(dtype)
+
+
+@kernel("aten::arange.start_step", when=_from_numbers)
+@quiet
+def arange(
+    start: Any,
+    end: Any,
+    step: Any = 1,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Array:
+    numbers = (start, end, step)
+    if step == 0 or (end - start) / step < 0 or not all(np.isfinite(number) for number in numbers):
+        raise Unsupported(f"no progression from {start} to {end} in steps of {step}")
+    whole = all(isinstance(number, int) for number in numbers)
+    count = -(-(end - start) // step) if whole else math.ceil((end - start) / step)
+    result = numpy_dtype(dtype or (torch.int64 if whole else torch.get_default_dtype()))
+    if result.kind not in ("iu" if whole else "") + "f":
+        raise Unsupported(f"steps of {step} in {result}")
+    return _progression(int(count), start, step, result)
+
+
+@kernel("aten::linspace", when=_from_numbers)
+@quiet
+def linspace(
+    start: Any,
+    end: Any,
+    steps: int,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Array:
+    """From both ends towards the middle, as PyTorch does: the last element is ``end`` itself."""
+    result = numpy_dtype(dtype or torch.get_default_dtype())
+    if result.kind != "f" or steps < 0 or isinstance(start, complex) or isinstance(end, complex):
+        raise Unsupported(f"linspace of {steps} steps of {result}")
+    if steps == 1:
+        return np.full(1, start, result)
+    step, first = (end - start) / max(steps - 1, 1), np.arange(steps // 2)
+    last = np.arange(steps - steps // 2 - 1, -1, -1)
+    return np.concatenate([start + step * first, end - step * last]).astype(result)
+
+
+@kernel("aten::eye.m", when=_from_numbers)
+def eye(
+    n: int,
+    m: int,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Array:
+    if n < 0 or m < 0:
+        raise Unsupported(f"a matrix of {n} x {m}")
+    return np.eye(n, m, dtype=numpy_dtype(dtype or torch.get_default_dtype()))
+
+
+@kernel("aten::eye", when=_from_numbers)
+def eye_square(
+    n: int,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Array:
+    return eye(n, n, dtype=dtype)

@@ -38,6 +38,9 @@ _WHOLE = frozenset(
 that name the devices they accept (``mode.values``), or that call a host kernel without asking the dispatcher
 (``conj_physical_``)."""
 
+_FACTORY_ARGUMENTS = frozenset({"dtype", "layout", "device", "pin_memory"})
+"""What a new tensor is to be, where an ``out=`` says it by being there: ``arange`` takes them, ``arange.start_out`` does not."""
+
 _HOST_ARGUMENTS: dict[str, frozenset[str]] = {
     "aten::index": frozenset({"indices"}),
     "aten::index_put": frozenset({"indices"}),
@@ -157,11 +160,21 @@ class OpFacts:
         for name in overloads_of(packet):
             candidate: Any = find_op(name)
             arguments = schema_of(candidate).arguments
-            if [(a.name, str(a.type)) for a in arguments] == wanted and not any(
+            taken = [(a.name, str(a.type)) for a in arguments]
+            extra = {name for name, _ in taken if name in _FACTORY_ARGUMENTS} - {name for name, _ in wanted}
+            if [item for item in taken if item[0] not in extra] == wanted and not any(
                 a.alias_info is not None and a.alias_info.is_write for a in arguments
             ):
                 return candidate
         return None
+
+    @cached_property
+    def out_says_dtype(self) -> bool:
+        """An ``out=`` op whose functional form takes as ``dtype`` what here is the dtype of ``out``."""
+        names = [] if self.functional is None else [a.name for a in schema_of(self.functional).arguments]
+        return (
+            len(self.out_names) == 1 and "dtype" in names and all(a.name != "dtype" for a in self.arguments)
+        )
 
 
 def with_numbers_as_tensors(facts: OpFacts, args: tuple[Any, ...]) -> tuple[Any, ...]:
