@@ -91,7 +91,7 @@ def arange(
     layout: Any = None,
     device: Any = None,
     pin_memory: Any = None,
-) -> Array:
+) -> Result:
     numbers = (start, end, step)
     if step == 0 or (end - start) / step < 0 or not all(np.isfinite(number) for number in numbers):
         raise Unsupported(f"no progression from {start} to {end} in steps of {step}")
