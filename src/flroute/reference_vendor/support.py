@@ -196,11 +196,11 @@ def axes(dim: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
     Raises:
         Unsupported: one is out of range or named twice; PyTorch's own implementation says it best.
     """
-    if isinstance(dim, int) and -ndim <= dim < ndim:
-        return (dim % ndim,)
     if dim is None or dim == []:
         return tuple(range(ndim))
     dims = [dim] if isinstance(dim, int) else dim
+    if len(dims) == 1 and -ndim <= dims[0] < ndim:
+        return (dims[0] % ndim,)
     limit = max(ndim, 1)
     if any(not -limit <= d < limit for d in dims):
         raise Unsupported(f"dimension {list(dims)} is out of range for {ndim} dimensions")
