@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from flroute.reference_vendor.casting import from_bfloat16, to_bfloat16
 from flroute.reference_vendor.support import Array, Result, quiet
 from flroute.vendor import Kernel, Unsupported
 
@@ -29,16 +30,14 @@ _STATISTICS = {
 
 
 def widened(x: Array) -> Array:
-    """The same values in float32. The bits of a bfloat16 are the upper half of a float32's.
+    """The same values in float32.
 
     Example:
         >>> import numpy as np
         >>> widened(np.array([0x3FC0], np.uint16)).tolist()
         [1.5]
     """
-    if x.dtype != _BFLOAT16:
-        return x.astype(np.float32)
-    return np.left_shift(x, 16, dtype=np.uint32).view(np.float32)
+    return from_bfloat16(x) if x.dtype == _BFLOAT16 else x.astype(np.float32)
 
 
 def rounded_to(half: np.dtype[Any], x: Result) -> Result:
@@ -49,12 +48,7 @@ def rounded_to(half: np.dtype[Any], x: Result) -> Result:
         >>> [hex(bits) for bits in rounded_to(np.dtype(np.uint16), np.array([1.5, np.nan], np.float32))]
         ['0x3fc0', '0x7fc0']
     """
-    if half != _BFLOAT16:
-        return x.astype(half)
-    bits = np.asarray(x).view(np.uint32)
-    upper = np.right_shift(bits, 16)
-    nearest = np.right_shift(bits + (np.bitwise_and(upper, 1) + np.uint32(0x7FFF)), 16).astype(np.uint16)
-    return np.where(np.isnan(x), np.uint16(0x7FC0), nearest)  # adding could make an infinity of a NaN
+    return to_bfloat16(np.asarray(x)) if half == _BFLOAT16 else x.astype(half)
 
 
 def in_float32(kernels: Iterable[Kernel]) -> Iterator[Kernel]:
