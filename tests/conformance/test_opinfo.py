@@ -37,6 +37,10 @@ UP_TO_PHASE = {"linalg.eig", "linalg.eigh", "linalg.svd", "pca_lowrank", "svd", 
 """Ops whose vectors are right with any phase, in real numbers with either sign: LAPACK libraries differ in which they choose.
 Values are compared after PyTorch's own function for gradients, whose result does not depend on it."""
 
+UP_TO_TIES = {"sort": 0, "argsort": 0, "topk": 1, "kthvalue": 1, "mode": 0, "msort": None}
+"""Ops that may name any of several equal elements, as PyTorch documents, and where they take ``dim``. In dtypes with many equal
+elements, what the positions point at is compared instead of the positions; gradients follow these, and only their facts are."""
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One node per op and dtype that the host supports."""
@@ -70,13 +74,17 @@ def samples(op: OpInfo, dtype: torch.dtype) -> list[SampleInput]:
 def trials(op: OpInfo, sample: SampleInput, number: int) -> Iterator[Trial]:
     """The functional op; its in-place variant; for the first sample also ``out=``, of the right size and empty."""
     call = with_leaves(Call(sample.input, sample.args, sample.kwargs))
-    values = op.name not in UNINITIALISED | UP_TO_PHASE
+    tied = op.name in UP_TO_TIES and dtype_of(sample) not in (torch.float32, torch.float64)
+    tied = tied and not sample.kwargs.get("stable")
+    values = op.name not in UNINITIALISED | UP_TO_PHASE and not tied
     function = host_sections if op.name == "tensor_split" else op.op
     yield Trial(f"sample {number}", function, call, sample.output_process_fn_grad, values)
     if op.name in UP_TO_PHASE:
         yield Trial(
             f"sample {number} without phases", followed_by(function, sample.output_process_fn_grad), call
         )
+    if tied:
+        yield Trial(f"sample {number} up to ties", picked(op), detached(call))
     if op.inplace_variant is not None and not sample.broadcasts_input:
         arguments = call if op.supports_inplace_autograd else detached(call)
         yield Trial(
@@ -94,6 +102,29 @@ def trials(op: OpInfo, sample: SampleInput, number: int) -> Iterator[Trial]:
 def followed_by(function: Callable[..., Any], process: Callable[[Any], Any]) -> Callable[..., Any]:
     """``process`` of what ``function`` returns."""
     return lambda *args, **kwargs: process(function(*args, **kwargs))
+
+
+def dtype_of(sample: SampleInput) -> torch.dtype | None:
+    """The dtype of a sample's first argument."""
+    return sample.input.dtype if isinstance(sample.input, torch.Tensor) else None
+
+
+def picked(op: OpInfo) -> Callable[..., Any]:
+    """The op's values, if it returns any, and the elements its positions point at."""
+    place = UP_TO_TIES[op.name]
+
+    def call(first: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        result = op.op(first, *args, **kwargs)
+        if place is None:
+            return result
+        values, positions = (None, result) if isinstance(result, torch.Tensor) else result
+        dim = kwargs.get("dim", args[place] if len(args) > place else -1)
+        if first.dim() == 0:
+            return values, positions
+        index = positions if positions.dim() == first.dim() else positions.unsqueeze(dim)
+        return values, first.gather(dim, index).reshape(positions.shape)
+
+    return call
 
 
 def host_sections(tensor: torch.Tensor, sections: Any, *args: Any, **kwargs: Any) -> Any:

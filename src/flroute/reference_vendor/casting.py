@@ -18,7 +18,7 @@ _BFLOAT16, _COMPLEX32 = np.dtype(np.uint16), np.dtype(np.uint32)
 
 def from_bfloat16(bits: Array) -> Array:
     """The same values in float32."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
+    return np.asarray(np.left_shift(bits, 16, dtype=np.uint32)).view(np.float32)
 
 
 def to_bfloat16(x: Array) -> Array:

@@ -102,6 +102,10 @@ def _unpool(x: Array, indices: Array, output_size: Sequence[int]) -> Result:
     """Each value at the position it once came from, zeros elsewhere."""
     spatial = len(output_size)
     check_image(x, spatial)
+    if x.ndim == 4 and not x.flags.c_contiguous and np.moveaxis(x, 1, -1).flags.c_contiguous:
+        raise Unsupported(
+            "channels last: PyTorch lays the result out likewise, and its shape rule does not say so"
+        )
     image = prod(output_size)
     if indices.shape != x.shape or min(output_size) < 1:
         raise Unsupported(f"indices of {indices.shape} for {x.shape} into {tuple(output_size)}")

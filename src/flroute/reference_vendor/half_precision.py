@@ -21,12 +21,17 @@ _BFLOAT16 = np.dtype(np.uint16)
 _CARRIERS = (np.dtype(np.float16), _BFLOAT16)
 
 
-_STATISTICS = {
+_WRITTEN = {
     "aten::native_batch_norm": (3, 4),
     "aten::_native_batch_norm_legit": (3, 4),
     "aten::_batch_norm_with_update": (3, 4),
+    "aten::_cummax_helper": (1,),
+    "aten::_cummin_helper": (1,),
 }
-"""Ops that return new tensors and write to some arguments as well: the running statistics, by position."""
+"""Positions of arguments that an op writes to although its name does not end in an underscore."""
+
+_LEFT_TO_HOST = frozenset({"aten::complex", "aten::polar", "aten::linalg_matrix_exp"})
+"""The first two make complex32, and the host's powers of a matrix overflow, which nobody wants to imitate."""
 
 
 def widened(x: Array) -> Array:
@@ -56,13 +61,15 @@ def in_float32(kernels: Iterable[Kernel]) -> Iterator[Kernel]:
     for kernel in kernels:
         if torch.float32 not in kernel.dtypes or kernel.when is not None or set(HALVES) & set(kernel.dtypes):
             continue
+        if kernel.op.partition(".")[0] in _LEFT_TO_HOST:
+            continue
         beside = [dtype for dtype in kernel.dtypes if kernel.mixed and not dtype.is_floating_point]
         yield replace(kernel, function=_lifted(kernel), dtypes=(*HALVES, *beside))
 
 
 def _lifted(kernel: Kernel) -> Callable[..., Any]:
     function = kernel.function
-    written = (0,) if kernel.op.partition(".")[0].endswith("_") else _STATISTICS.get(kernel.op, ())
+    written = (0,) if kernel.op.partition(".")[0].endswith("_") else _WRITTEN.get(kernel.op, ())
 
     @wraps(function)
     @quiet

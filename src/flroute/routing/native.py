@@ -156,7 +156,8 @@ class Invocation:
             return None
         if returns[0].alias_info is None:  # writes running statistics, say, and returns new tensors
             results = list(answer) if isinstance(answer, tuple | list) else [answer]
-            expected = expected_results(self.facts.op, args, kwargs) or [None] * len(results)
+            expected = expected_results(self.facts.op, args, kwargs)
+            expected = self._agreed(results, expected, self.facts.op, args, kwargs)
             made = [self._adopt(result, want) for result, want in zip(results, expected, strict=True)]
             return made[0] if len(made) == 1 else tuple(made)
         return written[0] if len(returns) == 1 else tuple(written)
@@ -190,15 +191,30 @@ class Invocation:
             raise KernelResultError(
                 f"kernel {self.name} returned {len(results)} results, {op.name()} has {count}"
             )
+        return results, self._agreed(results, expected, op, args, kwargs)
+
+    def _agreed(
+        self,
+        results: list[Any],
+        expected: Expected | None,
+        op: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Expected:
+        """What PyTorch expects, once the results are that.
+
+        Raises:
+            KernelResultError: one is not.
+        """
         if expected is None:
-            expected = [None] * count
+            expected = [None] * len(results)
         if any(map(self._differs, results, expected)) and all(want is not None for want in expected):
             # Some of PyTorch's shape rules for data-free tensors are not what its host kernels do: these have the last word.
             expected = host_results(op, args, kwargs)
         for position, (result, want) in enumerate(zip(results, expected, strict=True)):
             if self._differs(result, want):
                 self._refuse(result, want, position)
-        return results, expected
+        return expected
 
     def _expected_of(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expected | None:
         self._trusted = (
@@ -289,8 +305,13 @@ def _are_plain(expected: Expected) -> bool:
 
 
 def _is_laid_out(result: Any) -> bool:
-    """Whether the kernel itself chose the strides, those of dimensions of size 1 and 0 among them, where PyTorch has no say."""
-    return isinstance(result, np.ndarray) and owns_its_memory(result) and min(result.strides, default=0) >= 0
+    """Whether the kernel itself chose the strides, those of dimensions of size 1 and 0 among them, where PyTorch has no say.
+
+    Of an empty array numpy may say that all are 0, which nobody chose.
+    """
+    if not isinstance(result, np.ndarray) or not owns_its_memory(result):
+        return False
+    return min(result.strides, default=0) >= 0 and (result.size > 0 or any(result.strides))
 
 
 def _all_contiguous(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
