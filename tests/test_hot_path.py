@@ -455,3 +455,18 @@ def test_results_that_are_not_row_major_are_never_trusted(
             host = torch.arange(4.0 * size).reshape(4, size)
             got, expected = torch.linalg.qr(made.put(host)), torch.linalg.qr(host)
             assert [t.stride() for t in got] == [t.stride() for t in expected]
+
+
+def test_empty_results_are_never_trusted(vendors: Vendors, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host gives the product of an empty column and a row other strides than row-major ones."""
+    from flroute.routing import native
+
+    monkeypatch.setattr(native, "MAX_CHECKED", 2)
+    made = vendors(Kernel("aten::mul.Tensor", named("mul", lambda self, other: self * other)))
+    with flroute.enable(made.name, fallback="error", default_device=False):
+        for size in range(2, 7):
+            torch.mul(made.put(torch.ones(size, 1)), made.put(torch.ones(1)))
+        column, row = torch.ones(0, 1), torch.ones(1)
+        expected = torch.mul(column, row).stride()
+        assert expected != (1, 1)
+        assert torch.mul(made.put(column), made.put(row)).stride() == expected

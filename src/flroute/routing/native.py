@@ -222,7 +222,9 @@ class Invocation:
             and self._always_plain
             and not self._debug
             and _all_contiguous(args, kwargs)
-            and all(t.dtype in NUMPY_DTYPES for t in tensors_in(args, kwargs))
+            and all(
+                t.dtype in NUMPY_DTYPES and t.numel() for t in tensors_in(args, kwargs)
+            )  # empty ones have rules of their own
             and not any(isinstance(v, torch.memory_format) for v in (*args, *kwargs.values()))
         )
         if self._trusted:
