@@ -100,3 +100,13 @@ def test_impossible_ranges_are_refused_as_on_the_host(wrong: tuple[Any, ...]) ->
     with flroute.enable("reference", fallback="allow"), pytest.raises(type(host.value)) as ours:
         torch.arange(*wrong)
     assert str(host.value) in str(ours.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_is_that_of_the_host(dtype: torch.dtype) -> None:
+    with flroute.enable("reference", fallback="allow"):
+        made = [torch.arange(5, dtype=dtype), torch.linspace(0, 1, 5, dtype=dtype), torch.eye(3, dtype=dtype)]
+    expected = [torch.arange(5, dtype=dtype), torch.linspace(0, 1, 5, dtype=dtype), torch.eye(3, dtype=dtype)]
+    for answer, host in zip(made, expected, strict=True):
+        assert answer.dtype is dtype
+        assert torch.equal(answer.cpu(), host)

@@ -49,7 +49,8 @@ def test_cross_product(data: Any, dtype: torch.dtype) -> None:
         run("aten::linalg_cross", x, y, dim=0)
 
 
-@given(data=st.data(), dtype=DTYPES, size=st.integers(0, 4), scale=st.sampled_from([1e-3, 0.5, 2]))
+@given(data=st.data(), dtype=DTYPES, size=st.integers(0, 4), scale=st.sampled_from([1e-3, 0.1, 0.4]))
 def test_matrix_exponential(data: Any, dtype: torch.dtype, size: int, scale: float) -> None:
+    # The condition grows with the norm, so that a tolerance means something only while it is small.
     x = data.draw(values((3, size, size), dtype))
     agree("aten::linalg_matrix_exp", x * scale * torch.tensor([0.0, 0.1, 1.0], dtype=dtype)[:, None, None])

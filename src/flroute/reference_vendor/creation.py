@@ -75,6 +75,14 @@ def _from_numbers(*_: Any, dtype: torch.dtype | None = None, layout: Any = None,
     return True if dtype is None or dtype in NUMPY_TYPES else f"numpy has no {dtype}"
 
 
+def _asked(dtype: torch.dtype | None, default: torch.dtype | None = None) -> np.dtype[Any]:
+    """The dtype of the result; an ``out=`` names it after the predicate was asked."""
+    wanted = dtype or default or torch.get_default_dtype()
+    if wanted not in NUMPY_TYPES:
+        raise Unsupported(f"numpy has no {wanted}")
+    return numpy_dtype(wanted)
+
+
 def _progression(count: int, start: Any, step: Any, dtype: np.dtype[Any]) -> Result:
     numbers = np.arange(count, dtype=np.int64 if dtype.kind in "iu" else np.float64)
     return (numbers * step + start).astype(dtype)
@@ -97,7 +105,7 @@ def arange(
         raise Unsupported(f"no progression from {start} to {end} in steps of {step}")
     whole = all(isinstance(number, int) for number in numbers)
     count = -(-(end - start) // step) if whole else math.ceil((end - start) / step)
-    result = numpy_dtype(dtype or (torch.int64 if whole else torch.get_default_dtype()))
+    result = _asked(dtype, torch.int64 if whole else None)
     if result.kind not in ("iu" if whole else "") + "f":
         raise Unsupported(f"steps of {step} in {result}")
     return _progression(int(count), start, step, result)
@@ -116,7 +124,7 @@ def linspace(
     pin_memory: Any = None,
 ) -> Array:
     """From both ends towards the middle, as PyTorch does: the last element is ``end`` itself."""
-    result = numpy_dtype(dtype or torch.get_default_dtype())
+    result = _asked(dtype)
     if result.kind != "f" or steps < 0 or isinstance(start, complex) or isinstance(end, complex):
         raise Unsupported(f"linspace of {steps} steps of {result}")
     if steps == 1:
@@ -138,7 +146,7 @@ def eye(
 ) -> Array:
     if n < 0 or m < 0:
         raise Unsupported(f"a matrix of {n} x {m}")
-    return np.eye(n, m, dtype=numpy_dtype(dtype or torch.get_default_dtype()))
+    return np.eye(n, m, dtype=_asked(dtype))
 
 
 @kernel("aten::eye", when=_from_numbers)
