@@ -6,6 +6,7 @@ import fnmatch
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 import flroute
@@ -13,6 +14,10 @@ import open_gaps
 from flroute import registry, session
 from flroute.vendor import Kernel
 from support import WithoutKernels
+
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("repeatable")
+"""The same examples in every run: a change that breaks nothing fails nothing. ``--hypothesis-profile=default`` looks for new ones."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
