@@ -144,6 +144,7 @@ def test_an_unknown_op_is_a_coverage_fact_not_a_broken_vendor(load: Callable[...
     vendor = make_vendor_object(name, Kernel("aten::of_the_future", relu), Kernel("aten::relu", relu))
     found = load(future=Plugin(vendor))
     assert found.unknown_ops == [f"{name}: aten::of_the_future"]
+    assert not found.problems
     assert [kernel.op for kernel in found.candidates(name, "aten::relu")] == ["aten::relu"]
 
 

@@ -206,5 +206,5 @@ def _vendors() -> Iterator[Check]:
         yield Check("vendors", State.RED, "none; pip install the package for your chip")
     for problem in loaded.problems:
         yield Check(f"vendor plugin {problem.plugin}", State.RED, str(problem))
-    for op in loaded.unknown_ops:
+    for op in dict.fromkeys(loaded.unknown_ops):
         yield Check("unknown op", State.NOTE, f"{op}: this PyTorch does not have it")
