@@ -8,6 +8,8 @@ the general path. No hook, log or lock is touched here, and nothing is formatted
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import repeat
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +34,14 @@ MAX_ENTRIES = 4096
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _Array: Any = np.ndarray
 _share_memory: Callable[[Any, Any], bool] = np.may_share_memory
+# A list's tensors are asked by `map`, without a loop in Python.
+_get_device, _is_contiguous, _data_ptr, _stride = (
+    torch.Tensor.get_device,
+    torch.Tensor.is_contiguous,
+    torch.Tensor.data_ptr,
+    torch.Tensor.stride,
+)
+_dtype_and_shape = attrgetter("dtype", "shape")
 
 
 class Entry(NamedTuple):
@@ -44,7 +54,7 @@ class Entry(NamedTuple):
     when: Callable[..., bool | str] | None
     finish: Finish
     layouts: tuple[Any, ...] = ()
-    """For each argument: shape, numpy dtype and strides in bytes of a tensor, a list of these, or ``None``."""
+    """For each argument: shape, numpy dtype and strides in bytes of a tensor, or those of a list's tensors, or ``None``."""
 
 
 class HotPath:
@@ -271,10 +281,12 @@ def _return_list(device: Device, _args: tuple[Any, ...], _arrays: list[Any], ans
 
 def adopt(device: Device, result: Any) -> torch.Tensor | None:
     """A tensor out of what a kernel returned; row-major, as PyTorch wants every result that comes here."""
-    if result.__class__ is _Array and result.base is None and result.flags.carray:
-        return tensor_from_array(device, result)
-    if isinstance(result, np.generic):
-        return tensor_from_array(device, np.asarray(result))
+    if result.__class__ is _Array and result.flags.carray:
+        base = result.base
+        if base is None or (base.__class__ is _Array and base.base is None and base.flags.owndata):
+            return tensor_from_array(device, result)
+    elif isinstance(result, np.generic):
+        return tensor_from_array(device, np.array(result))
     return None if result is None else adopt_array(device, np.asarray(result, order="C"))
 
 
@@ -286,44 +298,42 @@ def adopt(device: Device, result: Any) -> torch.Tensor | None:
 
 def _key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
     """The key of a call; ``None`` for one the hot path does not serve."""
-    first = args[0] if args else None
-    if first.__class__ is list and first:
-        first = first[0]
-    if first.__class__ not in _PLAIN:
-        return None
-    index = first.get_device()
-    if index < 0:  # the host's: it may have no shape (nested) or no data pointer (sparse)
+    index = _index_of_first(args)
+    if index < 0:
         return None
     key: list[Any] = [index]
     for value in args:
         if value.__class__ in _PLAIN:
-            tensors = (value,)
+            if value.get_device() != index:
+                return None
+            key += (value.dtype, value.shape)
+            if not value.is_contiguous():
+                key.append(value.stride())
         elif value.__class__ is list and value and value[0].__class__ in _PLAIN:
-            tensors = value
-            key.append(len(value))
+            if not _PLAIN.issuperset(map(type, value)) or {*map(_get_device, value)} != {index}:
+                return None
+            key += (len(value), *map(_dtype_and_shape, value))
+            if not all(map(_is_contiguous, value)):
+                key += map(_stride, value)
         else:
             key += _constant(value)
-            continue
-        if not _add_tensors(key, tensors):
-            return None
+    return tuple(key) if not kwargs else _with_keywords(key, kwargs)
+
+
+def _index_of_first(args: tuple[Any, ...]) -> int:
+    """The device index of the first tensor, or -1: there is none, or the host's, which may have no shape or data pointer."""
+    first = args[0] if args else None
+    if first.__class__ is list and first:
+        first = first[0]
+    return first.get_device() if first.__class__ in _PLAIN else -1
+
+
+def _with_keywords(key: list[Any], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
     for name, value in kwargs.items():
         if isinstance(value, torch.Tensor | list | tuple):
             return None
         key += (name, *_constant(value))
     return tuple(key)
-
-
-def _add_tensors(key: list[Any], tensors: Any) -> bool:
-    """Add what the key has of each tensor; false if one is not a plain tensor on the key's device."""
-    index = key[0]
-    for tensor in tensors:
-        if tensor.__class__ not in _PLAIN or tensor.get_device() != index:
-            return False
-        if tensor.is_contiguous():
-            key += (tensor.dtype, tensor.shape)
-        else:
-            key += (tensor.dtype, tensor.shape, tensor.stride())
-    return True
 
 
 def _constant(value: Any) -> tuple[Any, ...]:
@@ -339,7 +349,7 @@ def _constants(values: tuple[Any, ...]) -> list[Any]:
 
 def _layout(value: Any) -> Any:
     if isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
-        return [_layout(tensor) for tensor in value]
+        return list(zip(*map(_layout, value), strict=True))
     if not isinstance(value, torch.Tensor):
         return None
     dtype = NUMPY_DTYPES[value.dtype]
@@ -354,13 +364,12 @@ def _arrays(args: tuple[Any, ...], layouts: tuple[Any, ...]) -> list[Any] | None
         if layout is None:
             arrays.append(value)
         elif layout.__class__ is list:
-            items = []
-            for tensor, (shape, dtype, strides) in zip(value, layout, strict=True):
-                address = tensor.data_ptr()
-                if not address:
-                    return None
-                items.append(_Array(shape, dtype, MEMORY, address - BASE, strides))
-            arrays.append(items)
+            addresses = list(map(_data_ptr, value))
+            if 0 in addresses:
+                return None
+            shapes, dtypes, strides = layout
+            offsets = [address - BASE for address in addresses]
+            arrays.append(list(map(_Array, shapes, dtypes, repeat(MEMORY), offsets, strides)))
         else:
             address = value.data_ptr()
             if not address:
