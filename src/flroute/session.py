@@ -18,6 +18,7 @@ from flroute.device.tensors import is_on_device
 from flroute.errors import DeviceError, FlrouteError
 from flroute.report import Report
 from flroute.routing.accounting import DecisionLog
+from flroute.routing.capture import Capture
 from flroute.routing.router import Router
 from flroute.settings import Settings, load_settings
 from flroute.torch_compat import (
@@ -36,6 +37,7 @@ from flroute.vocabulary import Decision, FallbackPolicy, Route
 _open: list[Session] = []
 """Sessions open anywhere in the process, innermost last: threads without one of their own take the last one's policy."""
 
+_captures: list[Capture] = []
 _lock = threading.Lock()
 _default: Router | None = None
 
@@ -206,6 +208,8 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
         with _lock:
             _open.append(self)
             sessions.append(self)
+            for capture in _captures:
+                capture.watch(self.router)
         try:
             yield
         finally:
@@ -311,6 +315,27 @@ def enable(device: str | torch.device | None = None, **settings: Any) -> Session
     if not guard.installed():
         _lift_modes_in_backward()
     return Session(load_settings(**settings))
+
+
+@contextmanager
+def capture(*, watch_kernels: bool) -> Iterator[Capture]:
+    """Collect the decisions of every thread and session while open, and of calls outside sessions.
+
+    What is counted goes to sessions and reports, too. See ``flroute.testing.capture_decisions``.
+    """
+    outside = process_router()
+    with _lock:
+        made = Capture([outside, *(session.router for session in _open)], watch_kernels=watch_kernels)
+        _captures.append(made)
+    try:
+        yield made
+    finally:
+        made.close()
+        with _lock:
+            _captures.remove(made)
+            if not _captures:
+                for router in (outside, *(session.router for session in _open)):
+                    router.log.forget_pages()
 
 
 def resolve_device(name: str | None) -> table.Device:

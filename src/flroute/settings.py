@@ -44,6 +44,7 @@ class Settings:
         trace: file for each decision when first taken, and for the totals.
         timing: whether decisions carry the time spent.
         debug: whether every result of every kernel is checked.
+        watch_kernels: whether kernels are watched for work they have PyTorch do on the host.
         default_vendor: the vendor whose devices come first.
         autoload: whether a bare ``import torch`` registers the device; ``None`` decides by itself.
     """
@@ -57,6 +58,7 @@ class Settings:
     trace: str | None = None
     timing: bool = False
     debug: bool = False
+    watch_kernels: bool = False
     default_vendor: str = "reference"
     autoload: bool | None = None
 
@@ -179,6 +181,7 @@ SETTINGS: dict[str, Setting] = {
         Setting("trace", "JSONL file for each decision when first taken, and for the totals", _path),
         Setting("timing", "measure the time of every call", _flag, _flag_from_text),
         Setting("debug", "check every result of every kernel", _flag, _flag_from_text),
+        Setting("watch_kernels", "find work that kernels have PyTorch do on the host", _flag, _flag_from_text),
         Setting("default_vendor", "vendor whose devices come first", _word),
         Setting(
             "autoload", "register the device on a bare `import torch` (read before any file)",

@@ -44,7 +44,7 @@ class Reason(_Word):
     UNSUPPORTED = "unsupported"  #: the kernel raised ``Unsupported`` before it wrote anything
     POLICY = "policy"  #: the session's settings exclude it
     PRECISION = "precision"  #: the kernel's precision is below what the session admits
-    IN_KERNEL = "in_kernel"  #: a kernel asked the host for this through ``host_fallback``
+    IN_KERNEL = "in_kernel"  #: a kernel had the host do this: through ``host_fallback``, or in secret
 
 
 class FallbackPolicy(_Word):

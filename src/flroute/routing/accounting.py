@@ -48,21 +48,21 @@ class Tally:
     """A decision being counted. ``tick()`` counts a call: atomic, and cheaper than an attribute update under a lock."""
 
     __slots__ = (
-        "_count", "bytes_to_device", "bytes_to_host", "call_site", "extra_calls", "key", "seconds", "shapes", "tick",
+        "_count", "bytes_to_device", "bytes_to_host", "call_site", "key", "more_calls", "seconds", "shapes", "tick",
     )  # fmt: skip
 
     def __init__(self, key: Key, shapes: tuple[tuple[int, ...], ...], call_site: str | None) -> None:
         self.key, self.shapes, self.call_site = key, shapes, call_site
         self._count = itertools.count()
         self.tick: Callable[[], int] = self._count.__next__
-        self.extra_calls = 0
+        self.more_calls = 0
         self.seconds: float | None = None
         self.bytes_to_host = self.bytes_to_device = 0
 
     @property
     def calls(self) -> int:
         """How often ``tick`` was called; ``repr`` shows an itertools.count without advancing it."""
-        return int(repr(self._count)[6:-1]) + self.extra_calls
+        return int(repr(self._count)[6:-1]) + self.more_calls
 
     def decision(self) -> Decision:
         """The decision as it stands now."""
@@ -74,7 +74,7 @@ class Tally:
 
     def add(self, other: Tally) -> None:
         """Count what ``other`` counted."""
-        self.extra_calls += other.calls
+        self.more_calls += other.calls
         self.bytes_to_host += other.bytes_to_host
         self.bytes_to_device += other.bytes_to_device
         if other.seconds is not None:
@@ -87,7 +87,9 @@ class DecisionLog:
     def __init__(
         self, *, warn_on_fallback: bool, trace: str | None, observer: Callable[[Decision], None] | None = None
     ) -> None:
-        self._tallies: dict[Key, Tally] = {}
+        self._pages: list[dict[Key, Tally]] = [{}]
+        self._past: dict[Key, Tally] = {}  # of inner sessions, and of pages that nobody reads any more
+        self._announced: set[Key] = set()
         self._lock = threading.Lock()
         self._warn = warn_on_fallback
         self._warned: set[tuple[str, Reason]] = set()
@@ -96,13 +98,16 @@ class DecisionLog:
 
     def tally(self, key: Key, shapes: tuple[tuple[int, ...], ...]) -> Tally:
         """The tally of this decision; announced when it is first taken."""
-        found = self._tallies.get(key)
+        page = self._pages[-1]
+        found = page.get(key)
         if found is not None:
             return found
         made = Tally(key, shapes, call_site())
         with self._lock:
-            found = self._tallies.setdefault(key, made)
-        if found is made:
+            found = page.setdefault(key, made)
+            is_new = key not in self._announced
+            self._announced.add(key)
+        if is_new:
             self._announce(made.decision())  # outside the lock: an observer may compute on the device
         return found
 
@@ -119,17 +124,32 @@ class DecisionLog:
             self._observer(decision)
 
     def decisions(self) -> list[Decision]:
-        """Every decision that served at least one call, in the order first taken."""
-        return [decision for tally in list(self._tallies.values()) if (decision := tally.decision()).calls]
+        """Every decision that served at least one call, those of inner sessions included, in the order first taken."""
+        return decisions_of([*list(self._past.values()), *self.counted_since(0)])
 
-    def absorb(self, other: DecisionLog) -> None:
+    def absorb(self, inner: DecisionLog) -> None:
         """Count what an inner session counted."""
-        for key, tally in list(other._tallies.items()):
-            with self._lock:
-                mine = self._tallies.get(key)
-                if mine is None:
-                    mine = self._tallies[key] = Tally(key, tally.shapes, tally.call_site)
-            mine.add(tally)
+        with self._lock:
+            _add_up(self._past, [*inner._past.values(), *inner.counted_since(0)])
+
+    def turn_page(self) -> int:
+        """Count from zero on a new page, whose number is returned: what is counted from now on has call sites of its own.
+
+        Whoever turns a page must make its router forget its routes: these hold the counters of the old page.
+        """
+        with self._lock:
+            self._pages.append({})
+            return len(self._pages) - 1
+
+    def counted_since(self, page: int) -> list[Tally]:
+        """What was counted on this page and those after it; without what inner sessions counted."""
+        return [tally for counted in self._pages[page:] for tally in list(counted.values())]
+
+    def forget_pages(self) -> None:
+        """Add the pages up into one: nobody asks for them any more."""
+        with self._lock:
+            _add_up(self._past, [tally for page in self._pages[:-1] for tally in page.values()])
+            del self._pages[:-1]
 
     def close(self) -> None:
         """Write the totals to the trace and close it."""
@@ -137,6 +157,21 @@ class DecisionLog:
             for decision in self.decisions():
                 self._trace.write("total", asdict(decision))
             self._trace.close()
+
+
+def decisions_of(tallies: Iterable[Tally]) -> list[Decision]:
+    """The decisions that served at least one call; those with one key added up."""
+    total: dict[Key, Tally] = {}
+    _add_up(total, tallies)
+    return [decision for tally in total.values() if (decision := tally.decision()).calls]
+
+
+def _add_up(total: dict[Key, Tally], tallies: Iterable[Tally]) -> None:
+    for tally in tallies:
+        mine = total.get(tally.key)
+        if mine is None:
+            mine = total[tally.key] = Tally(tally.key, tally.shapes, tally.call_site)
+        mine.add(tally)
 
 
 class Trace:

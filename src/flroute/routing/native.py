@@ -26,6 +26,7 @@ from flroute.routing.fallback import InKernel, calls_kernels
 from flroute.routing.overlap import check_of
 from flroute.routing.schema import OpFacts, bind, tensors_in, written_tensors
 from flroute.routing.transfers import give_geometry
+from flroute.routing.witness import watched
 from flroute.torch_compat import schema_of
 
 _ROW_MAJOR_OUT = {"aten::_fft_c2c.out", "aten::_fft_c2r.out", "aten::_fft_r2c.out", "aten::cholesky.out"}
@@ -50,6 +51,7 @@ class Invocation:
         store: copies one device tensor into another on the same device.
         account: accounts for host work the kernel asks for.
         debug: check every result, not only the first of each signature.
+        watch: account for what the kernel has PyTorch compute on the host.
     """
 
     def __init__(
@@ -62,9 +64,11 @@ class Invocation:
         account: InKernel,
         *,
         debug: bool,
+        watch: bool = False,
     ) -> None:
         self.facts, self.kernel, self.name, self.device = facts, kernel, name, device
         self._store, self._debug, self.account = store, debug, account
+        self._function = watched(kernel.function, account) if watch else kernel.function
         self._lower = lower_for(device)
         self.plain_results = False  # the last results were row-major where PyTorch wants them to be
         self._checked = 0
@@ -170,7 +174,7 @@ class Invocation:
         arrays = [lower_argument(value, lower) for value in args]
         named = {name: lower_argument(value, lower) for name, value in kwargs.items()}
         try:
-            return self.kernel.function(*arrays, **named)
+            return self._function(*arrays, **named)
         except Unsupported:
             raise
         except Exception as error:  # the kernel's own error reaches the caller, with a note

@@ -7,6 +7,7 @@ then PyTorch's decomposition, then the host; what was rejected on the way is par
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from flroute.routing.native import Invocation
 from flroute.routing.placement import check_same_device, device_of_call, signature
 from flroute.routing.schema import OpFacts, facts_of, tensors_in
 from flroute.settings import Settings
-from flroute.torch_compat import find_op, resolving_lazy_bits
+from flroute.torch_compat import find_op, outside_dispatch_modes, resolving_lazy_bits
 from flroute.vocabulary import FallbackPolicy, Reason, Rejection, Route
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ class ComputeHandler:
         self.router, self.facts = router, facts
         self._plans: dict[tuple[Any, ...], Plan] = {}
         settings = router.settings
-        hot = hot_path.serves(facts) and not settings.timing and not settings.debug
+        every_call_is_seen = settings.timing or settings.debug or settings.watch_kernels
+        hot = hot_path.serves(facts) and not every_call_is_seen
         self.hot = hot_path.HotPath(facts, self) if hot else None
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -131,7 +133,7 @@ class PlanBuilder:
             return self._last_resort(rejected)
         (kernel, name), rest = steps[0], steps[1:]  # type: ignore[misc]
         invocation = Invocation(self.facts, kernel, name, self.device, self.router.store, self._account_host_work(name),
-                                debug=self.router.settings.debug)  # fmt: skip
+                                debug=self.router.settings.debug, watch=self.router.settings.watch_kernels)  # fmt: skip
         route = Route.COPY if self.facts.name == "aten::copy_" else Route.NATIVE
         tally = self._tally(route, Reason.MATCHED, kernel=name, rejected=rejected)
         plan = self.router.counted(tally, invocation.adapter())
@@ -176,13 +178,14 @@ class PlanBuilder:
         """How ``host_fallback`` inside ``kernel`` is accounted for, or refused."""
 
         def account(op: str, tensors: list[torch.Tensor], work: Callable[[], Any]) -> Any:
-            facts, detail = facts_of(find_op(op)), f"asked for by kernel {kernel}"
+            facts, detail = facts_of(find_op(op)), f"by kernel {kernel}"
             if self.router.settings.fallback is FallbackPolicy.ERROR:
                 raise FallbackError(
                     f"{op} on {self.device.name} would run on the host: {Reason.IN_KERNEL}: {detail}. The session's policy "
                     f"is fallback='error'; it was not computed. Compute it in the kernel, or use fallback='warn' or 'allow'."
                 )
-            result = work()
+            with outside_dispatch_modes() if self.router.settings.watch_kernels else nullcontext():
+                result = work()  # declared, or seen once already
             self.router.tally(
                 facts,
                 Route.FALLBACK,
