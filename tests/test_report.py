@@ -112,7 +112,13 @@ def test_every_fallback_is_told_once_with_its_reason() -> None:
 
 
 def test_the_trace_is_named() -> None:
-    assert "every call is in calls.jsonl" in str(Report([], device="fl:0", trace_path="calls.jsonl"))
+    assert "every decision is in calls.jsonl" in str(Report([], device="fl:0", trace_path="calls.jsonl"))
+
+
+def test_records_that_were_lost_are_told() -> None:
+    report = Report([], device="fl:0", trace_path="calls.jsonl", lost_records=3)
+    assert "every decision is in calls.jsonl, but for 3 records that could not be written" in str(report)
+    assert report.sorted_by("op").to_dict()["lost_records"] == 3
 
 
 def test_a_share_just_under_one_does_not_read_as_all() -> None:

@@ -1,9 +1,9 @@
-"""The command line: ``flroute demo | devices | ops | doctor``."""
+"""The command line: ``flroute demo | devices | ops | doctor | config | diff``."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -107,6 +107,75 @@ def doctor(as_json: JsonOption = False) -> None:
     else:
         _console().print(diagnosis)
     raise typer.Exit(0 if diagnosis.healthy else 1)
+
+
+@app.command()
+def config(as_json: JsonOption = False) -> None:
+    """Show every setting in force in this directory, and where it comes from."""
+    from flroute.settings import SETTINGS, Settings, explain_settings
+
+    with _errors_in_words():
+        found = explain_settings()
+    default = Settings()
+    rows = [
+        (name, found[name].value if name in found else getattr(default, name), found[name].where if name in found else "default")
+        for name in SETTINGS
+    ]  # fmt: skip
+    if as_json:
+        _print_json(
+            [{"setting": name, "value": _plain(value), "where": where} for name, value, where in rows]
+        )
+        return
+    table = _table("setting", "value", "from", "variable", "meaning")
+    for name, value, where in rows:
+        table.add_row(name, _shown(value), where, SETTINGS[name].variable, SETTINGS[name].description)
+    _console().print(table)
+
+
+def _plain(value: object) -> object:
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _shown(value: object) -> str:
+    if value is None or value == {}:
+        return "-"
+    return json.dumps(_plain(value)) if isinstance(value, bool | Mapping) else str(value)
+
+
+@app.command()
+def diff(
+    before: Annotated[Path, typer.Argument(help="A trace, or a report's JSON.")],
+    after: Annotated[Path, typer.Argument(help="Likewise, of the run to compare with it.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Compare how two runs were routed; exits with 1 if an op falls back that did not before."""
+    with _errors_in_words():
+        from flroute.routing.trace import read
+        from flroute.trace_diff import compare
+
+        runs = [read(path) for path in (before, after)]
+    changes = compare(*(run.decisions for run in runs))
+    worse = sum(change.is_new_fallback for change in changes)
+    for run in runs:
+        if run.remark:
+            typer.secho(run.remark, err=True, fg=typer.colors.YELLOW)
+    if as_json:
+        _print_json(
+            [
+                {**asdict(change), "kind": change.kind, "new_fallback": change.is_new_fallback}
+                for change in changes
+            ]
+        )
+    else:
+        table = _table("op", "dtypes", "", "before", "after")
+        for change in changes:
+            style = "bold yellow" if change.is_new_fallback else None
+            ways = ("\n".join(change.before) or "-", "\n".join(change.after) or "-")
+            table.add_row(change.op, ", ".join(change.dtypes), change.kind, *ways, style=style)
+        console = _console()
+        console.print(table if changes else "no op is served in another way")
+        console.print(f"{len(changes)} changed, {worse} of them new fallbacks")
+    raise typer.Exit(1 if worse else 0)
 
 
 def _console() -> Console:

@@ -43,7 +43,8 @@ class Report:
         decisions: the session's decisions.
         device: the session's device, ``fl:0``.
         settings: the settings in force, for the record.
-        trace_path: where every call was written, if it was.
+        trace_path: where the decisions were written, if they were.
+        lost_records: how many of these could not be written.
 
     Example:
         >>> from flroute import Decision, Reason, Route
@@ -63,11 +64,12 @@ class Report:
         device: str,
         settings: Mapping[str, Any] | None = None,
         trace_path: str | None = None,
+        lost_records: int = 0,
     ) -> None:
         self.decisions = tuple(decisions)
         self.device = device
         self.settings = dict(settings or {})
-        self.trace_path = trace_path
+        self.trace_path, self.lost_records = trace_path, lost_records
 
     @property
     def native_share(self) -> float | None:
@@ -124,7 +126,13 @@ class Report:
         if key not in _ORDERS:
             raise ValueError(f"a report is sorted by {', '.join(_ORDERS)}, not by {key!r}")
         decisions = sorted(self.decisions, key=_ORDERS[key])
-        return Report(decisions, device=self.device, settings=self.settings, trace_path=self.trace_path)
+        return Report(
+            decisions,
+            device=self.device,
+            settings=self.settings,
+            trace_path=self.trace_path,
+            lost_records=self.lost_records,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, in types that JSON has."""
@@ -133,6 +141,7 @@ class Report:
             "device": self.device,
             "settings": {name: _plain(value) for name, value in self.settings.items()},
             "trace_path": self.trace_path,
+            "lost_records": self.lost_records,
             "native_share": self.native_share,
             "bytes_to_host": self.bytes_to_host,
             "bytes_to_device": self.bytes_to_device,
@@ -166,7 +175,12 @@ class Report:
             for d in fallbacks
         ]
         if self.trace_path:
-            lines.append(f"every call is in {self.trace_path}")
+            lost = (
+                f", but for {_count(self.lost_records, 'record')} that could not be written"
+                if self.lost_records
+                else ""
+            )
+            lines.append(f"every decision is in {self.trace_path}{lost}")
         return lines
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -279,6 +279,7 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
             device=self.device.name,
             settings=asdict(self.settings),
             trace_path=self.settings.trace,
+            lost_records=self.router.log.lost_records,
         )
 
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from flroute.routing.trace import Trace
 from flroute.vocabulary import Decision, Reason, Rejection, Route
-
-SCHEMA_VERSION = 1
 
 _LEVELS = {"info": logging.INFO, "warning": logging.WARNING}
 
@@ -119,7 +115,7 @@ class DecisionLog:
             self._warned.add((decision.op, decision.reason))
             log_event("warning", decision)
         if self._trace is not None:
-            self._trace.write("decision", asdict(decision))
+            self._trace.decision(decision)
         if self._observer is not None:
             self._observer(decision)
 
@@ -154,9 +150,12 @@ class DecisionLog:
     def close(self) -> None:
         """Write the totals to the trace and close it."""
         if self._trace is not None:
-            for decision in self.decisions():
-                self._trace.write("total", asdict(decision))
-            self._trace.close()
+            self._trace.close(self.decisions())
+
+    @property
+    def lost_records(self) -> int:
+        """Records the trace lacks because it could not be written."""
+        return self._trace.lost if self._trace is not None else 0
 
 
 def decisions_of(tallies: Iterable[Tally]) -> list[Decision]:
@@ -172,36 +171,6 @@ def _add_up(total: dict[Key, Tally], tallies: Iterable[Tally]) -> None:
         if mine is None:
             mine = total[tally.key] = Tally(tally.key, tally.shapes, tally.call_site)
         mine.add(tally)
-
-
-class Trace:
-    """A JSONL file: a header with the schema version, each decision when first taken, the totals at the end.
-
-    It is opened by the first record, so a session that never runs leaves no file.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = Path(path)
-        self._file: IO[str] | None = None
-        self._lock = threading.Lock()
-
-    def write(self, kind: str, record: dict[str, Any]) -> None:
-        """Append one line, in one write."""
-        with self._lock:
-            if self._file is None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self._path.open("a", encoding="utf-8")
-                header = {"schema_version": SCHEMA_VERSION, "torch": torch.__version__, "time": time.time()}
-                self._file.write(json.dumps({"kind": "header", **header}) + "\n")
-            self._file.write(json.dumps({"kind": kind, **record}) + "\n")
-            self._file.flush()
-
-    def close(self) -> None:
-        """Close the file; a later record opens it again."""
-        with self._lock:
-            if self._file is not None:
-                self._file.close()
-                self._file = None
 
 
 def call_site() -> str | None:
