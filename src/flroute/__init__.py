@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from flroute.activation import activate_if_alone
 from flroute.api import current_device, device, devices, vendors
+from flroute.coverage_check import check
 from flroute.errors import (
     CompatibilityError,
     DeviceError,
@@ -44,6 +45,7 @@ __all__ = [
     "UnknownVendorError",
     "Unsupported",
     "VendorError",
+    "check",
     "current_device",
     "device",
     "devices",

@@ -1,13 +1,16 @@
-"""The command line: ``flroute demo | devices | ops | doctor | config | diff``."""
+"""The command line: ``flroute demo | devices | ops | check | doctor | config | diff``."""
 
 from __future__ import annotations
 
+import importlib
 import json
-from collections.abc import Iterator, Mapping
+import runpy
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -110,6 +113,54 @@ def doctor(as_json: JsonOption = False) -> None:
 
 
 @app.command()
+def check(
+    target: Annotated[
+        str, typer.Argument(help="package.module:function or file.py:function; gives (model, inputs).")
+    ],
+    device: Annotated[str, typer.Option(help="Vendor or device to ask about.")] = "reference",
+    backward: Annotated[bool, typer.Option(help="Check the backward pass, too.")] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Find out what of a model would fall back, before anything runs; exits with 1 if something would.
+
+    The function is called under `torch.device("meta")`, so that a model of any size takes no memory.
+    """
+    import torch
+
+    import flroute
+
+    with _errors_in_words():
+        make = _function_named(target)
+        with torch.device("meta"):
+            model, inputs = make()
+        found = flroute.check(model, inputs, device, backward=backward)
+    if as_json:
+        _print_json(found.to_dict())
+    else:
+        _console().print(found)
+    raise typer.Exit(1 if found.missing else 0)
+
+
+def _function_named(target: str) -> Callable[[], tuple[Any, Any]]:
+    place, colon, name = target.rpartition(":")
+    if not colon:
+        _fail(f"{target!r} names no function: write package.module:function or file.py:function")
+    try:
+        if place.endswith(".py"):
+            found = runpy.run_path(place)[name]
+        else:
+            sys.path.insert(0, str(Path.cwd()))
+            found = getattr(importlib.import_module(place), name)
+    except (ImportError, OSError) as error:
+        _fail(f"{place} cannot be loaded: {error}")
+    except (KeyError, AttributeError):
+        _fail(f"{place} has no function {name!r}")
+    if not callable(found):
+        _fail(f"{target} is not a function")
+    return found  # type: ignore[no-any-return]
+
+
+@app.command()
 def config(as_json: JsonOption = False) -> None:
     """Show every setting in force in this directory, and where it comes from."""
     from flroute.settings import SETTINGS, Settings, explain_settings
@@ -204,6 +255,6 @@ def _errors_in_words() -> Iterator[None]:
         _fail(str(error))
 
 
-def _fail(message: str) -> None:
+def _fail(message: str) -> NoReturn:
     typer.secho(f"error: {message}", err=True, fg=typer.colors.RED)
     raise typer.Exit(2)

@@ -477,3 +477,45 @@ def choose_as_on_host(device_type: str) -> None:
             return adjust(self, *args, device=known, **kwargs)
 
         options._adjust = as_on_host
+
+
+# Tensors without data ----------------------------------------------------------------------------------------------
+
+
+def fake_tensors() -> Any:
+    """A mode in which tensors have shape, dtype, strides and device, and no data."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode()
+
+
+def fake_like(tensor: torch.Tensor, mode: Any, device: torch.device) -> torch.Tensor:
+    """A fake tensor with the metadata of ``tensor``, on another device."""
+    with mode:
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+    return made.requires_grad_(tensor.requires_grad)
+
+
+def fake_refusals() -> tuple[type[Exception], ...]:
+    """What fake tensors raise where a number, or a shape, depends on data."""
+    from torch._subclasses import fake_tensor
+
+    return (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
+
+
+def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
+    """``value`` with each tensor in it, however deep, replaced by what ``function`` makes of it."""
+    from torch.utils._pytree import tree_map_only
+
+    return tree_map_only(torch.Tensor, function, value)
+
+
+def flops_of(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:
+    """Floating-point operations of a call: PyTorch's formula where it has one, else one per element of the results."""
+    from torch.utils.flop_counter import flop_registry
+
+    formula = flop_registry.get(op._overloadpacket)
+    if formula is not None:
+        return int(formula(*args, **kwargs, out_val=result))
+    results = result if isinstance(result, tuple | list) else (result,)
+    return sum(r.numel() for r in results if isinstance(r, torch.Tensor))

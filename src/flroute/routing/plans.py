@@ -160,7 +160,7 @@ class PlanBuilder:
             return run
 
         def run_if(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            rejection = _refusal(self.facts, kernel, name, args, kwargs)
+            rejection = refusal(self.facts, kernel, name, args, kwargs)
             return run(args, kwargs) if rejection is None else go_on(rejection, args, kwargs)
 
         return run_if
@@ -332,7 +332,7 @@ def _ruled_out(
     return None
 
 
-def _refusal(
+def refusal(
     facts: OpFacts, kernel: Kernel, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Rejection | None:
     """Why the kernel is not for these arguments, as far as its layouts and its predicate say."""
