@@ -64,6 +64,7 @@ from flroute.reference_vendor import (
     sorting,
     trigonometry,
     unfolding,
+    weight_norm,
 )
 from flroute.reference_vendor.half_precision import in_float32
 from flroute.vendor import DeviceFacts, HostMemory, Kernel, Vendor, collect_kernels, hookimpl
@@ -104,6 +105,7 @@ MODULES = (
     margin_losses,
     ctc,
     normalization,
+    weight_norm,
     embedding,
     linalg,
     factorizations,

@@ -57,9 +57,11 @@ def rounded_to(half: np.dtype[Any], x: Result) -> Result:
 
 
 def in_float32(kernels: Iterable[Kernel]) -> Iterator[Kernel]:
-    """For each kernel that computes in float32, one that serves float16 and bfloat16 with it."""
+    """For each kernel that computes in float32, one that serves float16 and bfloat16 with it; unless the op has its own."""
+    kernels = tuple(kernels)
+    served = {kernel.op for kernel in kernels if set(HALVES) & set(kernel.dtypes)}
     for kernel in kernels:
-        if torch.float32 not in kernel.dtypes or kernel.when is not None or set(HALVES) & set(kernel.dtypes):
+        if torch.float32 not in kernel.dtypes or kernel.when is not None or kernel.op in served:
             continue
         if kernel.op.partition(".")[0] in _LEFT_TO_HOST:
             continue
