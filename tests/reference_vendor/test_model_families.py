@@ -1,0 +1,124 @@
+"""Whole families of models train and answer on the device without a single fallback, to the host's numbers.
+
+Both sides start from the same weights and the same seeds; dropout is on, so that the streams of random numbers count, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from model_zoo import FAMILIES, Inputs, made, moved, outcome, sow
+from torch import Tensor, nn
+
+import flroute
+
+# The gradient of a bias of attention's keys is zero but for rounding, which Adam would scale up: hence its eps.
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    f"{kind.__name__}{' foreach' if foreach else ''}": lambda p, k=kind, o=options, f=foreach: k(
+        p, **o, foreach=f
+    )  # type: ignore[misc]
+    for kind, options in [
+        (torch.optim.SGD, {"lr": 0.05, "momentum": 0.9}),
+        (torch.optim.Adam, {"lr": 1e-2, "eps": 1e-4}),
+        (torch.optim.AdamW, {"lr": 1e-2, "eps": 1e-4}),
+    ]
+    for foreach in (False, True)
+}
+FOLLOWED = "AdamW foreach"
+"""The optimizer whose parameters the model takes from one step to the next."""
+
+
+class Training:
+    """A model and, for each optimizer, a copy of its parameters to step on; all of them are given the model's gradients."""
+
+    def __init__(self, model: nn.Module, inputs: Inputs) -> None:
+        self.model, self.inputs = model, inputs
+        self.copies = {name: [p.detach().clone() for p in model.parameters()] for name in OPTIMIZERS}
+        self.optimizers = {name: OPTIMIZERS[name](copies) for name, copies in self.copies.items()}
+
+    def step(self, seed: int) -> Tensor:
+        """The loss; gradients and stepped copies stay to be looked at."""
+        sow(seed)
+        self.model.zero_grad()
+        loss, _ = outcome(self.model, self.inputs)
+        loss.backward()
+        for name, optimizer in self.optimizers.items():
+            for mine, parameter in zip(self.copies[name], self.model.parameters(), strict=True):
+                mine.grad = parameter.grad
+            optimizer.step()
+        with torch.no_grad():
+            for mine, parameter in zip(self.copies[FOLLOWED], self.model.parameters(), strict=True):
+                parameter.copy_(mine)
+        return loss.detach()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_trains_as_on_the_host(family: str) -> None:
+    model, inputs = made(family)
+    there = Training(copy.deepcopy(model).to("fl"), moved(inputs, "fl"))
+    here = Training(model, inputs)
+    for seed in range(2):
+        expected = here.step(seed)
+        with flroute.enable(device="reference", fallback="error", default_device=False) as session:
+            loss = there.step(seed)
+        assert not session.fallbacks
+        torch.testing.assert_close(loss.cpu(), expected, rtol=1e-5, atol=1e-6)
+        for (name, ours), theirs in zip(there.model.named_parameters(), here.model.parameters(), strict=True):
+            _assert_near(f"gradient of {name}", ours.grad, theirs.grad)
+        for optimizer in OPTIMIZERS:
+            for ours, theirs in zip(there.copies[optimizer], here.copies[optimizer], strict=True):
+                torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-5)
+    for (name, ours), theirs in zip(there.model.named_buffers(), here.model.buffers(), strict=True):
+        _assert_near(name, ours, theirs)
+
+
+def _assert_near(name: str, ours: Tensor | None, theirs: Tensor | None) -> None:
+    """To a ten-thousandth of the largest element."""
+    assert (ours is None) == (theirs is None), name
+    if ours is not None and theirs is not None:
+        largest = float(theirs.abs().max())
+        torch.testing.assert_close(
+            ours.cpu(), theirs, rtol=0, atol=1e-4 * largest + 1e-6, msg=lambda m: f"{name}: {m}"
+        )
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_answers_as_on_the_host(
+    family: str, mode: Callable[[], contextlib.AbstractContextManager[None]]
+) -> None:
+    model, inputs = made(family)
+    there = copy.deepcopy(model.eval()).to("fl")
+    with mode():
+        expected = outcome(model, inputs)
+        with flroute.enable(device="reference", fallback="error", default_device=False) as session:
+            answer = outcome(there, moved(inputs, "fl"))
+    assert not session.fallbacks
+    for ours, theirs in zip(answer, expected, strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["GPT-2", "Llama"])
+def test_generation_gives_the_hosts_tokens(family: str) -> None:
+    """Greedy, with a cache of keys and values; the prompts are of different lengths."""
+    model, inputs = made(family)
+    prompt = inputs["input_ids"], inputs["attention_mask"].flip(1)  # padded on the left
+    there = copy.deepcopy(model.eval()).to("fl")
+    options: dict[str, Any] = {
+        "max_new_tokens": 12,
+        "do_sample": False,
+        "pad_token_id": 0,
+        "eos_token_id": None,
+    }
+    expected = model.generate(prompt[0], attention_mask=prompt[1], **options)  # type: ignore[operator]
+    with flroute.enable(device="reference", fallback="error", default_device=False) as session:
+        on_device = [t.to("fl") for t in prompt]
+        tokens = there.generate(on_device[0], attention_mask=on_device[1], **options)  # type: ignore[operator]
+    assert not session.fallbacks
+    assert tokens.shape == (2, 19)
+    assert torch.equal(tokens.cpu(), expected)
