@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import runpy
 from pathlib import Path
 
 import pytest
@@ -91,11 +90,3 @@ def test_one_epoch_on_the_reference_vendor_without_a_fallback(tmp_path: Path) ->
     assert kernels["aten::convolution"].startswith("reference/")
     assert kernels["aten::convolution_backward"].startswith("reference/")
     assert record["bytes_to_device"] > 0
-
-
-def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    example = Path(__file__).parent.parent / "examples" / "first_session.py"
-    runpy.run_path(str(example), run_name="__main__")
-    shown = capsys.readouterr().out
-    assert "are on fl:0 and fl:0" in shown
-    assert "reference/numpy:mm" in shown

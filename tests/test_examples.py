@@ -1,0 +1,34 @@
+"""The examples run and show what they promise."""
+
+from __future__ import annotations
+
+import io
+import runpy
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def test_a_first_session(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(EXAMPLES / "first_session.py"), run_name="__main__")
+    shown = capsys.readouterr().out
+    assert "are on fl:0 and fl:0" in shown
+    assert "reference/numpy:mm" in shown
+
+
+def test_sentences_are_embedded_as_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # the example sets it: take it back afterwards
+    text = io.StringIO()
+    found = runpy.run_path(str(EXAMPLES / "embed_sentences.py"))["main"](Console(file=text, width=160))
+    assert found["cosine"] >= 0.99999
+    assert found["native_share"] == 1
+    assert not found["fallbacks"]
+    likeness = found["embeddings"] @ found["embeddings"].T
+    guitar, music, market, shares, oven = range(5)
+    assert likeness[guitar, music] > 0.4 > likeness[guitar, [market, shares, oven]].max()
+    assert likeness[market, shares] > 0.4 > likeness[market, [guitar, music, oven]].max()
+    assert "native share on fl:0: 100.0%, 0 fallbacks" in text.getvalue()
+    assert "ms on the device" in text.getvalue()
