@@ -21,6 +21,14 @@ def test_cat(data: Any, dtype: torch.dtype) -> None:
     agree("aten::cat", [torch.empty(0, dtype=dtype), *parts], dim)
 
 
+@given(data=st.data(), dtype=st.sampled_from(EVERY), shape=SHAPES)
+def test_repeat(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    repeats = data.draw(st.lists(st.integers(0, 3), min_size=len(shape), max_size=len(shape) + 2))
+    agree("aten::repeat", data.draw(values(shape, dtype)), repeats)
+    with pytest.raises(Unsupported):
+        run("aten::repeat", torch.ones(2, 2), [2])
+
+
 @given(data=st.data(), dtype=st.sampled_from(EVERY), diagonal=st.integers(-3, 3))
 def test_triangles_and_flips(data: Any, dtype: torch.dtype, diagonal: int) -> None:
     x = data.draw(values(data.draw(st.lists(st.integers(0, 4), min_size=2, max_size=4).map(tuple)), dtype))

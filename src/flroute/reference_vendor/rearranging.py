@@ -27,6 +27,13 @@ def cat(arrays: Sequence[Array], dim: int = 0) -> Result:
     return np.concatenate(joined, axis=axis)
 
 
+@kernel("aten::repeat", dtypes=EVERY)
+def repeat(x: Array, repeats: Sequence[int]) -> Result:
+    if len(repeats) < x.ndim or any(times < 0 for times in repeats):
+        raise Unsupported(f"{list(repeats)} repetitions of {x.ndim} dimensions")
+    return np.tile(x, repeats)
+
+
 @kernel("aten::tril", dtypes=EVERY)
 def tril(x: Array, diagonal: int = 0) -> Result:
     if x.ndim < 2:
