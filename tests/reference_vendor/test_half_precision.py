@@ -97,3 +97,68 @@ def test_writes_are_those_of_the_host(name: str, dtype: torch.dtype) -> None:
             for a, b in zip(host, device, strict=True):
                 assert torch.equal(a, b.cpu())
     assert {d.op for d in session.fallbacks} <= {"aten::copy_"}
+
+
+MIXED: dict[str, Callable[[Any, Any], torch.Tensor]] = {
+    name: getattr(torch, name)
+    for name in ("add", "sub", "mul", "div", "maximum", "fmod", "remainder", "floor_divide", "atan2", "pow", "fmax", "copysign",
+                 "eq", "ne", "lt", "le", "gt", "ge", "logical_and")
+} | {
+    "where": lambda x, y: torch.where(torch.tensor([True, False, True], device=x.device), x, y),
+    "clamp": lambda x, y: torch.clamp(x, min=y, max=y + 1),
+    "addcmul": lambda x, y: torch.addcmul(x, y, y, value=2),
+    "in place": lambda x, y: x.clone().add_(y),
+}  # fmt: skip
+OTHERS: list[Any] = [
+    *(torch.tensor([0.1, 1.0, 257.0]).to(dtype) for dtype in (*HALVES, torch.float32, torch.float64, torch.int64, torch.bool)),
+    *(torch.tensor(257.1).to(dtype) for dtype in (*HALVES, torch.float32, torch.int64)),
+    0.1, 3,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", MIXED)
+def test_operands_of_other_dtypes(name: str, dtype: torch.dtype) -> None:
+    """The host's dtype and values, to a rounding; comparisons exactly: ``x == 0.1`` holds for the nearest number to 0.1."""
+    x = torch.tensor([0.1, 2.0, 257.0]).to(dtype)
+    for y in OTHERS:
+        try:
+            expected = MIXED[name](x, y)
+        except (RuntimeError, TypeError):
+            continue
+        with flroute.enable("reference", fallback="error", default_device=False):
+            made = MIXED[name](x.to("fl"), y.to("fl") if isinstance(y, torch.Tensor) else y)
+        assert made.dtype is expected.dtype
+        eps = torch.finfo(dtype).eps if expected.is_floating_point() else 0.0
+        torch.testing.assert_close(
+            made.cpu(), expected, rtol=eps, atol=0, equal_nan=True, msg=lambda m, y=y: f"{y}: {m}"
+        )
+
+
+ROWS = torch.tensor([1, 0, 2])
+WITH_INDEX: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "cross entropy": lambda x, i: torch.nn.functional.cross_entropy(x, i),
+    "embedding": lambda x, i: torch.nn.functional.embedding(i, x),
+    "bag of embeddings": lambda x, i: torch.nn.functional.embedding_bag(i[None], x),
+    "pooling": lambda x, _: torch.nn.functional.max_pool2d(x[None], 2),
+    "adaptive pooling": lambda x, _: torch.nn.functional.adaptive_max_pool2d(x[None], 2),
+    "margin": lambda x, i: torch.nn.functional.multi_margin_loss(x.float(), i).to(x.dtype),
+    "choice": lambda x, i: torch.where(i[:, None] > 0, x, 2 * x),
+}
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", WITH_INDEX)
+def test_values_with_an_index(name: str, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(3)
+    values = torch.randn(3, 4, generator=generator).to(dtype)
+    x, there = values.clone().requires_grad_(), values.to("fl").requires_grad_()
+    expected = WITH_INDEX[name](x, ROWS)
+    expected.float().square().sum().backward()
+    with flroute.enable("reference", fallback="error", default_device=False):
+        made = WITH_INDEX[name](there, ROWS.to("fl"))
+        made.float().square().sum().backward()
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(made.cpu(), expected, rtol=2 * eps, atol=2 * eps)
+    assert there.grad is not None
+    torch.testing.assert_close(there.grad.cpu(), x.grad, rtol=4 * eps, atol=4 * eps)

@@ -42,18 +42,53 @@ DRAWS: dict[str, Callable[[str], torch.Tensor]] = {
     "uniform_ of a column": lambda d: torch.zeros(5, 6, device=d)[:, 2].uniform_(),
 }
 
+IN_HALF: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "bernoulli": torch.bernoulli,
+    "bernoulli_.Tensor": lambda p: torch.zeros_like(p).bernoulli_(p),
+    "bernoulli_.Tensor of another dtype": lambda p: torch.zeros_like(p, dtype=torch.float32).bernoulli_(p),
+    "bernoulli_.float": lambda p: torch.zeros_like(p).bernoulli_(0.3),
+    "cauchy_": lambda p: torch.zeros_like(p).cauchy_(),
+    "dropout": lambda p: torch.nn.functional.dropout(p, 0.3),
+    "dropout of channels": lambda p: torch.nn.functional.dropout2d(p.view(1, 10, 3, 1), 0.3),
+    "exponential_": lambda p: torch.zeros_like(p).exponential_(),
+    "geometric_": lambda p: torch.zeros_like(p).geometric_(0.3),
+    "log_normal_": lambda p: torch.zeros_like(p).log_normal_(),
+    "multinomial": lambda p: torch.multinomial(p, 10),
+    "normal of means": lambda p: torch.normal(p, 2.0),
+    "normal of deviations": lambda p: torch.normal(1.0, p),
+    "normal of each": lambda p: torch.normal(p, p),
+    "poisson": torch.poisson,
+    "randn_like": torch.randn_like,
+    "random_": lambda p: torch.zeros_like(p).random_(2, 90),
+    "uniform_ of a column": lambda p: torch.zeros_like(p).view(5, 6)[:, 2].uniform_(),
+}
+
+
+def _both(draw: Callable[[str], torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(5)
+    expected = draw("cpu")
+    torch.manual_seed(5)
+    with flroute.enable(device="reference", fallback="error", default_device=False) as session:
+        made = draw("fl:0")
+    assert not session.fallbacks
+    return made, expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", IN_HALF)
+def test_the_host_s_numbers_in_half_precision(name: str, dtype: torch.dtype) -> None:
+    probabilities = torch.linspace(0.1, 0.9, 30).to(dtype)
+    made, expected = _both(lambda device: IN_HALF[name](probabilities.to(device)))
+    assert made.dtype is expected.dtype
+    torch.testing.assert_close(made.cpu(), expected, rtol=1e-2, atol=0)
+
 
 @pytest.mark.parametrize("name", DRAWS)
 def test_the_host_s_numbers(name: str) -> None:
-    torch.manual_seed(5)
-    expected = DRAWS[name]("cpu")
-    torch.manual_seed(5)
-    with flroute.enable(device="reference", fallback="error", default_device=False) as session:
-        made = DRAWS[name]("fl:0")
+    made, expected = _both(DRAWS[name])
     assert made.device == torch.device("fl:0")
     assert made.stride() == expected.stride()
     torch.testing.assert_close(made.cpu(), expected)
-    assert not session.fallbacks
 
 
 def test_a_generator_of_the_caller_s() -> None:

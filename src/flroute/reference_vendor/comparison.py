@@ -9,7 +9,6 @@ import torch
 
 from flroute.reference_vendor.support import (
     FLOATS,
-    REAL_TYPES,
     REALS,
     Array,
     Result,
@@ -96,9 +95,9 @@ def _bool_condition(condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -
         return "the condition is not bool"
     if x.dtype is not y.dtype:
         return "the choices have different dtypes"
-    return x.dtype in REAL_TYPES
+    return True
 
 
-@kernel("aten::where.self", when=_bool_condition)
+@kernel("aten::where.self", dtypes=(*REALS, "float16", "bfloat16"), mixed=True, when=_bool_condition)
 def where(condition: Array, x: Array, y: Array) -> Result:
     return select(condition, x, y)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flroute.reference_vendor.support import (
+    EVERY,
     Array,
     Result,
     check_indices,
@@ -16,7 +17,7 @@ from flroute.reference_vendor.support import (
 from flroute.vendor import Unsupported, kernel
 
 
-@kernel("aten::embedding", when=float_values_long_index)
+@kernel("aten::embedding", dtypes=EVERY, mixed=True)
 def embedding(
     weight: Array,
     indices: Array,
@@ -24,8 +25,8 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Result:
-    if weight.ndim != 2:
-        raise Unsupported(f"an embedding table of shape {weight.shape}")
+    if weight.ndim != 2 or indices.dtype not in (np.int64, np.int32):
+        raise Unsupported(f"indices of {indices.dtype} into a table of shape {weight.shape}")
     check_indices(indices, weight.shape[0], "index out of range in self")
     return weight[indices]
 

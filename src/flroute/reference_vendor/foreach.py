@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from flroute.reference_vendor import elementwise
+from flroute.reference_vendor.casting import CASTS
 from flroute.reference_vendor.support import (
     FLOATS,
     Array,
@@ -224,7 +225,7 @@ def maximum_(targets: Arrays, others: Arrays) -> None:
     _each_in_place(np.maximum, targets, others)
 
 
-@kernel("aten::_foreach_zero_")  # zero is all zero bits in every dtype
+@kernel("aten::_foreach_zero_", dtypes=CASTS, mixed=True)  # zero is all zero bits in every dtype
 def zero_(targets: Arrays) -> None:
     for target in targets:
         target.fill(0)

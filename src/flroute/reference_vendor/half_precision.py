@@ -11,14 +11,17 @@ import numpy as np
 import torch
 
 from flroute.reference_vendor.casting import from_bfloat16, to_bfloat16
-from flroute.reference_vendor.support import Array, Result, quiet
+from flroute.reference_vendor.promotion import result_type
+from flroute.reference_vendor.support import EVERY, Array, Result, quiet
 from flroute.vendor import Kernel, Unsupported
 
 HALVES = (torch.float16, torch.bfloat16)
 
 _BFLOAT16 = np.dtype(np.uint16)
 """numpy has no bfloat16: flroute hands a kernel that names it the bits."""
-_CARRIERS = (np.dtype(np.float16), _BFLOAT16)
+_CARRIER_OF = {torch.float16: np.dtype(np.float16), torch.bfloat16: _BFLOAT16}
+_CARRIERS = tuple(_CARRIER_OF.values())
+_EVERY = tuple(getattr(torch, name) for name in EVERY)
 
 
 _WRITTEN = {
@@ -30,8 +33,24 @@ _WRITTEN = {
 }
 """Positions of arguments that an op writes to although its name does not end in an underscore."""
 
-_LEFT_TO_HOST = frozenset({"aten::complex", "aten::polar", "aten::linalg_matrix_exp"})
-"""The first two make complex32, and the host's powers of a matrix overflow, which nobody wants to imitate."""
+_LEFT_TO_HOST = frozenset({
+    "aten::complex", "aten::polar",  # make complex32
+    "aten::linalg_matrix_exp",  # the host's powers of a matrix overflow, which nobody wants to imitate
+    "aten::nextafter", "aten::nan_to_num",  # depend on what numbers a dtype has
+    "aten::zeros_like", "aten::ones_like", "aten::full_like",  # PyTorch makes these of a fill
+    "aten::arange", "aten::linspace", "aten::eye",  # no tensor says that they are in half precision
+    "aten::rrelu_with_noise", "aten::rrelu_with_noise_",  # write two tensors
+    "aten::_scaled_dot_product_flash_attention_for_cpu",  # its logarithms stay in float32
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+})  # fmt: skip
+
+_ROUNDS_NUMBERS = frozenset(
+    f"aten::{op}" for op in ("add", "sub", "rsub", "eq", "ne", "lt", "le", "gt", "ge", "fmod", "remainder")
+)
+"""Where PyTorch rounds a number to the dtype of the tensor it meets, and not to do so may make more than a rounding error."""
+
+_KEEPS_NUMBERS = frozenset({"aten::mul", "aten::div", "aten::floor_divide"})
+"""Where PyTorch does not round what has no dimensions, not even a tensor of another dtype."""
 
 
 def widened(x: Array) -> Array:
@@ -61,17 +80,51 @@ def in_float32(kernels: Iterable[Kernel]) -> Iterator[Kernel]:
     kernels = tuple(kernels)
     served = {kernel.op for kernel in kernels if set(HALVES) & set(kernel.dtypes)}
     for kernel in kernels:
-        if torch.float32 not in kernel.dtypes or kernel.when is not None or kernel.op in served:
+        if _base(kernel) in _LEFT_TO_HOST:
             continue
-        if kernel.op.partition(".")[0] in _LEFT_TO_HOST:
-            continue
-        beside = [dtype for dtype in kernel.dtypes if kernel.mixed and not dtype.is_floating_point]
-        yield replace(kernel, function=_lifted(kernel), dtypes=(*HALVES, *beside))
+        if not kernel.dtypes and kernel.when is None:  # it promotes its operands
+            yield replace(kernel, function=_lifted_promoting(kernel), dtypes=_EVERY, mixed=True)
+        elif kernel.op not in served and (not kernel.dtypes or torch.float32 in kernel.dtypes):
+            mixed = kernel.mixed or not kernel.dtypes
+            beside = [d for d in kernel.dtypes or _EVERY if not (d.is_floating_point or d.is_complex)]
+            yield replace(
+                kernel,
+                function=_lifted(kernel),
+                dtypes=(*HALVES, *beside) if mixed else HALVES,
+                mixed=mixed,
+                when=kernel.when and _seen_in_float32(kernel.when),
+            )
+
+
+def _base(kernel: Kernel) -> str:
+    return kernel.op.partition(".")[0]
+
+
+class _InFloat32:
+    """A tensor of half precision as the predicate of a kernel sees it."""
+
+    dtype = torch.float32
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tensor, name)
+
+
+def _seen_in_float32(when: Callable[..., bool | str]) -> Callable[..., bool | str]:
+    def seen(value: Any) -> Any:
+        return _InFloat32(value) if getattr(value, "dtype", None) in HALVES else value
+
+    def in_half(*args: Any, **kwargs: Any) -> bool | str:
+        return when(*map(seen, args), **{name: seen(value) for name, value in kwargs.items()})
+
+    return in_half
 
 
 def _lifted(kernel: Kernel) -> Callable[..., Any]:
-    function = kernel.function
-    written = (0,) if kernel.op.partition(".")[0].endswith("_") else _WRITTEN.get(kernel.op, ())
+    function, rounds_numbers = kernel.function, _base(kernel) in _ROUNDS_NUMBERS
+    written = (0,) if _base(kernel).endswith("_") else _WRITTEN.get(kernel.op, ())
 
     @wraps(function)
     @quiet
@@ -80,7 +133,7 @@ def _lifted(kernel: Kernel) -> Callable[..., Any]:
         if len(args) <= max(written, default=-1):
             raise Unsupported("an argument to write that is passed by name")
         asked = kwargs.get("dtype")
-        inputs = [_wide(value) for value in args]
+        inputs = [_operand(half, x) if rounds_numbers and _is_number(x) else _wide(x) for x in args]
         answer = function(*inputs, **{name: _wide(value) for name, value in kwargs.items()})
         for position in written:
             if args[position] is not None:
@@ -91,13 +144,59 @@ def _lifted(kernel: Kernel) -> Callable[..., Any]:
     return compute
 
 
+def _lifted_promoting(kernel: Kernel) -> Callable[..., Any]:
+    """Operands of several dtypes become one of half precision first, if that is what PyTorch promotes them to."""
+    function, keeps_numbers = kernel.function, _base(kernel) in _KEEPS_NUMBERS
+
+    @wraps(function)
+    @quiet
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        numbers = [x for x in args if _is_number(x)]
+        arrays = [x for x in (*args, *kwargs.values()) if isinstance(x, np.ndarray)]
+        dtype = result_type(*arrays, *numbers)
+        if dtype is torch.complex32 or not any(x.dtype in _CARRIERS for x in arrays):
+            raise Unsupported(f"a result of {dtype} in float32")
+        half = _CARRIER_OF.get(dtype)
+
+        def operand(x: Any) -> Any:
+            if half is None or (keeps_numbers and not np.ndim(x)):
+                return _wide(x)
+            return _operand(half, x) if _is_number(x) or isinstance(x, np.ndarray) else x
+
+        named = {
+            name: _wide(value) if _is_number(value) else operand(value) for name, value in kwargs.items()
+        }
+        answer = function(*map(operand, args), **named)
+        return answer if half is None else _narrow(half, answer)
+
+    compute.__name__ = f"{function.__name__}_in_float32"
+    return compute
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _operand(half: np.dtype[Any], value: Any) -> Any:
+    """A number or an array, rounded to half precision; in float32. A condition stays as it is."""
+    if isinstance(value, np.ndarray):
+        if value.dtype == half or value.dtype.kind == "b":
+            return _wide(value)
+        value = _wide(value)
+    return widened(np.asarray(rounded_to(half, np.asarray(value, np.float32))))
+
+
 def _half_among(values: Iterable[Any]) -> np.dtype[Any]:
-    for value in values:
-        found = value[0] if isinstance(value, list) and value else value
-        if isinstance(found, np.ndarray) and found.dtype in _CARRIERS:
-            half: np.dtype[Any] = found.dtype
-            return half
-    raise Unsupported("no tensor of half precision among the arguments")
+    found = {
+        x.dtype
+        for value in values
+        for x in (value if isinstance(value, list) else [value])
+        if isinstance(x, np.ndarray)
+    }
+    halves = [half for half in _CARRIERS if half in found]
+    if len(halves) != 1:
+        raise Unsupported("tensors of both half precisions, or of none, among the arguments")
+    return halves[0]
 
 
 def _wide(value: Any) -> Any:

@@ -17,7 +17,7 @@ import torch
 from flroute.reference_vendor.support import NUMPY_TYPES, F
 from flroute.vendor import Unsupported, kernel, numpy_dtype
 
-_TORCH_TYPES = {numpy_dtype(dtype): dtype for dtype in NUMPY_TYPES}
+_TORCH_TYPES = {**{numpy_dtype(dtype): dtype for dtype in NUMPY_TYPES}, np.dtype(np.uint16): torch.bfloat16}
 
 
 def promoting(*ops: str, dtypes: Iterable[str]) -> Callable[[F], F]:
