@@ -87,6 +87,7 @@ def _assert_near(name: str, ours: Tensor | None, theirs: Tensor | None) -> None:
         )
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")  # the host's
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_answers_as_on_the_host(

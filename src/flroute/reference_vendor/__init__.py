@@ -66,7 +66,7 @@ from flroute.reference_vendor import (
     unfolding,
     weight_norm,
 )
-from flroute.reference_vendor.half_precision import in_float32
+from flroute.reference_vendor.half_precision import in_float32, promotes
 from flroute.vendor import DeviceFacts, HostMemory, Kernel, Vendor, collect_kernels, hookimpl
 
 VERSION = "0.1.0"
@@ -125,7 +125,7 @@ MODULES = (
     histograms,
     random,
     dropout,
-    mixed,  # after the kernels of one dtype
+    mixed,
 )
 
 
@@ -138,10 +138,16 @@ def _device() -> DeviceFacts:
 
 
 def kernels() -> tuple[Kernel, ...]:
-    """Every kernel, those for half precision made of the others. Random numbers are the host's own in each precision."""
+    """Every kernel, those for half precision made of the others; last those for operands of several dtypes.
+
+    Random numbers are the host's own in each precision.
+    """
     every = collect_kernels(*MODULES, implementation="numpy")
-    drawn = set(collect_kernels(random, implementation="numpy"))
-    return (*every, *in_float32(kernel for kernel in every if kernel not in drawn))
+    drawn = collect_kernels(random, implementation="numpy")
+    computed = [kernel for kernel in every if kernel not in drawn]
+    one = [kernel for kernel in computed if not promotes(kernel)]
+    several = [kernel for kernel in computed if promotes(kernel)]
+    return (*drawn, *one, *in_float32(one), *several, *in_float32(several))
 
 
 @hookimpl

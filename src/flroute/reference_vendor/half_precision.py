@@ -82,7 +82,7 @@ def in_float32(kernels: Iterable[Kernel]) -> Iterator[Kernel]:
     for kernel in kernels:
         if _base(kernel) in _LEFT_TO_HOST:
             continue
-        if not kernel.dtypes and kernel.when is None:  # it promotes its operands
+        if promotes(kernel):
             yield replace(kernel, function=_lifted_promoting(kernel), dtypes=_EVERY, mixed=True)
         elif kernel.op not in served and (not kernel.dtypes or torch.float32 in kernel.dtypes):
             mixed = kernel.mixed or not kernel.dtypes
@@ -94,6 +94,11 @@ def in_float32(kernels: Iterable[Kernel]) -> Iterator[Kernel]:
                 mixed=mixed,
                 when=kernel.when and _seen_in_float32(kernel.when),
             )
+
+
+def promotes(kernel: Kernel) -> bool:
+    """Whether it takes operands of several dtypes and promotes them itself."""
+    return not kernel.dtypes and kernel.when is None
 
 
 def _base(kernel: Kernel) -> str:
