@@ -140,14 +140,19 @@ def _device() -> DeviceFacts:
 def kernels() -> tuple[Kernel, ...]:
     """Every kernel, those for half precision made of the others; last those for operands of several dtypes.
 
-    Random numbers are the host's own in each precision.
+    Made of no other: random numbers are the host's own in each precision, no tensor says in which a new one is to be, and
+    attention keeps its logarithms in float32.
     """
     every = collect_kernels(*MODULES, implementation="numpy")
-    drawn = collect_kernels(random, implementation="numpy")
-    computed = [kernel for kernel in every if kernel not in drawn]
-    one = [kernel for kernel in computed if not promotes(kernel)]
-    several = [kernel for kernel in computed if promotes(kernel)]
-    return (*drawn, *one, *in_float32(one), *several, *in_float32(several))
+    apart = set(collect_kernels(attention, creation, random, implementation="numpy"))
+    one = [kernel for kernel in every if not promotes(kernel)]
+    several = [kernel for kernel in every if promotes(kernel)]
+    return (
+        *one,
+        *in_float32(kernel for kernel in one if kernel not in apart),
+        *several,
+        *in_float32(several),
+    )
 
 
 @hookimpl

@@ -37,11 +37,7 @@ _LEFT_TO_HOST = frozenset({
     "aten::complex", "aten::polar",  # make complex32
     "aten::linalg_matrix_exp",  # the host's powers of a matrix overflow, which nobody wants to imitate
     "aten::nextafter", "aten::nan_to_num",  # depend on what numbers a dtype has
-    "aten::zeros_like", "aten::ones_like", "aten::full_like",  # PyTorch makes these of a fill
-    "aten::arange", "aten::linspace", "aten::eye",  # no tensor says that they are in half precision
     "aten::rrelu_with_noise", "aten::rrelu_with_noise_",  # write two tensors
-    "aten::_scaled_dot_product_flash_attention_for_cpu",  # its logarithms stay in float32
-    "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
 })  # fmt: skip
 
 _ROUNDS_NUMBERS = frozenset(
