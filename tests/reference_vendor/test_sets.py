@@ -48,6 +48,18 @@ def test_isin_and_equal(data: Any, dtype: torch.dtype, invert: bool) -> None:
     assert run("aten::equal", x, x.clone()) is True
 
 
+def test_isin_of_two_dtypes() -> None:
+    x = torch.tensor([1, 2, 300])
+    for y in (
+        torch.tensor([1.5, 2.0]),
+        torch.empty(0),
+        torch.tensor([44, 2], dtype=torch.uint8),
+        torch.tensor(2.0),
+    ):
+        agree("aten::isin.Tensor_Tensor", x, y)
+        agree("aten::isin.Tensor_Tensor", y, x)
+
+
 @given(data=st.data(), dtype=st.sampled_from(NUMBERS), right=st.booleans(), out_int32=st.booleans())
 def test_places(data: Any, dtype: torch.dtype, right: bool, out_int32: bool) -> None:
     x = data.draw(repeating(FULL, (dtype,)))

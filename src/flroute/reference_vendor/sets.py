@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from flroute.reference_vendor.promotion import promoted, promoting
 from flroute.reference_vendor.sorting import SORTED, stable_order
 from flroute.reference_vendor.support import NUMBERS, REALS, Array, Result, axes
 from flroute.vendor import Unsupported, kernel
@@ -97,14 +98,14 @@ def _as_slices(rows: Array, x: Array, dim: int) -> Array:
 # -- membership ---------------------------------------------------------------------------------------
 
 
-@kernel("aten::isin.Tensor_Tensor", dtypes=NUMBERS)
+@promoting("aten::isin.Tensor_Tensor", dtypes=NUMBERS)
 def isin(
     elements: Array, test_elements: Array, *, assume_unique: bool = False, invert: bool = False
 ) -> Result:
     """A NaN is in no set."""
-    return np.isin(
-        elements, test_elements, invert=invert, kind=None if elements.dtype.kind in "iu" else "sort"
-    )
+    elements, test_elements = promoted(elements, test_elements)
+    kind: Any = None if elements.dtype.kind in "iu" else "sort"
+    return np.isin(elements, test_elements, invert=invert, kind=kind)
 
 
 @kernel("aten::equal", dtypes=(*REALS, "float16", "complex64", "complex128"))
