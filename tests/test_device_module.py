@@ -31,6 +31,7 @@ def test_what_torch_cuda_has() -> None:
         "is_available", "device_count", "current_device", "set_device", "device", "synchronize", "manual_seed",
         "manual_seed_all", "get_rng_state", "set_rng_state", "get_device_properties", "get_device_name", "is_initialized",
         "init", "memory_allocated", "max_memory_allocated", "reset_peak_memory_stats", "empty_cache", "get_device_capability",
+        "memory_reserved", "memory_stats", "set_per_process_memory_fraction",
     ):  # fmt: skip
         assert callable(getattr(torch.fl, name)), name
         assert hasattr(torch.cuda, name), f"cuda has no {name}"

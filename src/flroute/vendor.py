@@ -25,14 +25,17 @@ The reference vendor (``flroute.reference_vendor``) uses nothing but this module
 from __future__ import annotations
 
 from flroute.device.dtypes import numpy_dtype
-from flroute.device.memory import DeviceArray, DeviceFacts, HostMemory, Memory
+from flroute.device.host_memory import HostMemory
+from flroute.device.memory import DeviceArray, DeviceFacts, Memory
+from flroute.device.pool import CachingPool
 from flroute.errors import Unsupported
 from flroute.hookspecs import hookimpl
 from flroute.kernels import Kernel, collect_kernels, kernel
 from flroute.registry import Vendor
-from flroute.routing.fallback import host_fallback
+from flroute.routing.fallback import host_fallback, out_of_memory
 
 __all__ = [
+    "CachingPool",
     "DeviceArray",
     "DeviceFacts",
     "HostMemory",
@@ -45,4 +48,5 @@ __all__ = [
     "host_fallback",
     "kernel",
     "numpy_dtype",
+    "out_of_memory",
 ]

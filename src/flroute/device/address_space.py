@@ -14,3 +14,6 @@ BASE = 4096
 
 MEMORY: Any = (ctypes.c_char * 2**62).from_address(BASE)
 """All memory above ``BASE``: address ``a`` is at offset ``a - BASE``."""
+
+POOLED: Any = (ctypes.c_char * 2**62).from_address(BASE)
+"""The same memory, as the base of arrays over a block of a pool: their death gives the block back, so they own it."""

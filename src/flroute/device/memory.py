@@ -6,11 +6,12 @@ A vendor implements ``Memory``; flroute turns its addresses into tensors (``devi
 from __future__ import annotations
 
 import abc
-import ctypes
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from flroute.device.pool import CachingPool
 
 
 @dataclass(frozen=True)
@@ -63,42 +64,12 @@ class Memory(abc.ABC):
     ) -> None:
         """Copy between two devices of this vendor, or within one."""
 
+    def empty_cache(self, device: int) -> None:  # noqa: B027 -- optional
+        """Give back what is kept for later and used by no tensor; there is nothing if blocks are not kept."""
 
-class HostMemory(Memory):
-    """Memory that is the host's own. Kernels receive numpy arrays that alias the tensors, and return new ones."""
-
-    host_visible = True
-
-    def __init__(self) -> None:
-        self._blocks: dict[int, torch.Tensor] = {}
-
-    def allocate(self, device: int, nbytes: int) -> int:
-        """A block of the host's own allocator."""
-        try:
-            block = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
-        except RuntimeError as error:  # PyTorch's host allocator raises no other
-            raise MemoryError(str(error)) from error
-        address = block.data_ptr()
-        self._blocks[address] = block
-        return address
-
-    def free(self, device: int, address: int, nbytes: int) -> None:
-        """Drop the block."""
-        del self._blocks[address]
-
-    def copy_to_host(self, device: int, source: int, host_target: int, nbytes: int) -> None:
-        """A memmove."""
-        ctypes.memmove(host_target, source, nbytes)
-
-    def copy_from_host(self, device: int, host_source: int, target: int, nbytes: int) -> None:
-        """A memmove."""
-        ctypes.memmove(target, host_source, nbytes)
-
-    def copy_on_device(
-        self, source_device: int, source: int, target_device: int, target: int, nbytes: int
-    ) -> None:
-        """A memmove."""
-        ctypes.memmove(target, source, nbytes)
+    def pool(self, device: int) -> CachingPool | None:
+        """The pool that the device's blocks come from, if they do: for statistics and limits."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from flroute.device.address_space import POOLED
 from flroute.device.capsule import VendorBlock, row_major, span_of, tensor_at, tensor_from_array
 from flroute.device.dtypes import QUANTIZED, TORCH_DTYPES
 from flroute.device.memory import DeviceArray
+from flroute.device.out_of_memory import out_of_memory
 from flroute.device.table import DEVICE_TYPE, Device, device_at
 from flroute.errors import DeviceError
 from flroute.torch_compat import HOST_KEYS, host_storage_at, neg_view
@@ -24,7 +26,11 @@ def is_on_device(value: Any) -> bool:
 
 
 def empty_strided(
-    device: Device, shape: Sequence[int], strides: Sequence[int] | None, dtype: torch.dtype
+    device: Device,
+    shape: Sequence[int],
+    strides: Sequence[int] | None,
+    dtype: torch.dtype,
+    op: str = "aten::empty_strided",
 ) -> torch.Tensor:
     """An uninitialised tensor.
 
@@ -33,6 +39,7 @@ def empty_strided(
         shape: sizes in elements.
         strides: in elements; ``None`` for row-major.
         dtype: any but quantized ones.
+        op: what it is for, should there be no memory left.
 
     Raises:
         torch.OutOfMemoryError: the vendor's memory is full.
@@ -41,25 +48,21 @@ def empty_strided(
     refuse_quantized(dtype)
     span = span_of(shape, row_major(shape) if strides is None else strides)
     nbytes = span * dtype.itemsize
-    block = allocate(device, nbytes)
+    block = allocate(device, nbytes, op)
     return tensor_at(device, block.address, shape, strides, dtype, nbytes, block)
 
 
-def allocate(device: Device, nbytes: int) -> VendorBlock:
+def allocate(device: Device, nbytes: int, op: str) -> VendorBlock:
     """A block of device memory, released when its owner drops it.
 
     Raises:
-        torch.OutOfMemoryError: says how much was asked for and how much is in use.
+        torch.OutOfMemoryError: says how much was asked for, by ``op``, and where the memory is.
     """
     size = max(nbytes, 1)
     try:
         return VendorBlock(device, device.memory.allocate(device.vendor_index, size), size)
     except MemoryError as error:
-        raise torch.OutOfMemoryError(
-            f"{device.name} ({device.vendor_device}) is out of memory: asked for {size} bytes, "
-            f"{device.stats.allocated} of {device.facts.total_memory} are in use by live tensors. "
-            f"Free tensors or use a smaller batch. The vendor said: {error}"
-        ) from error
+        raise out_of_memory(device, size, op, error) from error
 
 
 def refuse_quantized(dtype: torch.dtype) -> None:
@@ -91,7 +94,7 @@ def adopt_host(device: Device, host: torch.Tensor, *, share: bool = True) -> tor
 def upload(device: Device, host: torch.Tensor) -> torch.Tensor:
     """A copy of ``host`` on ``device``, with its strides."""
     shape, strides = host.shape, host.stride()
-    made = empty_strided(device, shape, strides, host.dtype)
+    made = empty_strided(device, shape, strides, host.dtype, "a copy from the host")
     nbytes = span_of(shape, strides) * host.dtype.itemsize
     if nbytes:
         device.memory.copy_from_host(device.vendor_index, host.data_ptr(), made.data_ptr(), nbytes)
@@ -121,11 +124,11 @@ def adopt_array(device: Device, result: Any) -> torch.Tensor:
 
 
 def owns_its_memory(array: np.ndarray[Any, Any]) -> bool:
-    """Whether the array, or the array it is a view of, allocated its memory itself."""
+    """Whether the array, or the array it is a view of, allocated its memory itself or has it from a pool."""
     base: Any = array
     while isinstance(base, np.ndarray):
         array, base = base, base.base
-    return base is None and bool(array.flags.owndata)
+    return base is POOLED or (base is None and bool(array.flags.owndata))
 
 
 def _adopt_device_array(device: Device, result: DeviceArray) -> torch.Tensor:

@@ -15,6 +15,7 @@ import torch
 
 from flroute.device import table
 from flroute.device.rng import get_rng_state, manual_seed, manual_seed_all, set_rng_state
+from flroute.errors import DeviceError
 
 __all__ = [
     "current_device",
@@ -33,8 +34,11 @@ __all__ = [
     "manual_seed_all",
     "max_memory_allocated",
     "memory_allocated",
+    "memory_reserved",
+    "memory_stats",
     "reset_peak_memory_stats",
     "set_device",
+    "set_per_process_memory_fraction",
     "set_rng_state",
     "synchronize",
 ]
@@ -133,7 +137,7 @@ def get_device_capability(device: DeviceLike = None) -> tuple[int, int]:
 
 
 def memory_allocated(device: DeviceLike = None) -> int:
-    """Bytes of live tensors."""
+    """Bytes of live tensors, the results of host fallbacks among them."""
     return table.device_at(table.to_index(device)).stats.allocated
 
 
@@ -148,8 +152,55 @@ def reset_peak_memory_stats(device: DeviceLike = None) -> None:
     stats.peak = stats.allocated
 
 
+def memory_reserved(device: DeviceLike = None) -> int:
+    """Bytes of live tensors, and of what the device's memory keeps for later ones.
+
+    Devices that share one pool, such as those of the reference vendor, each count all that it keeps.
+    """
+    found = table.device_at(table.to_index(device))
+    pool = found.memory.pool(found.vendor_index)
+    return found.stats.allocated + (0 if pool is None else pool.cached())
+
+
+def memory_stats(device: DeviceLike = None) -> dict[str, int]:
+    """Numbers about a device's memory, in bytes under cuda's names; of a pool also how it is divided up."""
+    found = table.device_at(table.to_index(device))
+    pool = found.memory.pool(found.vendor_index)
+    numbers = {
+        "allocated_bytes.all.current": found.stats.allocated,
+        "allocated_bytes.all.peak": found.stats.peak,
+        "reserved_bytes.all.current": memory_reserved(device),
+    }
+    if pool is not None:
+        held = pool.stats()
+        numbers |= {
+            "active_bytes.all.current": held.used,
+            "inactive_split_bytes.all.current": held.fragmented,
+            "segment.all.current": held.segments,
+        }
+    return numbers
+
+
+def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) -> None:
+    """Let the device's pool reserve no more than this part of its memory; beyond that is ``torch.OutOfMemoryError``.
+
+    Small blocks that do not come from the pool are not counted. Devices that share one pool share the limit.
+    """
+    found = table.device_at(table.to_index(device))
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"the fraction of a device's memory must be between 0 and 1, not {fraction}")
+    pool = found.memory.pool(found.vendor_index)
+    if pool is None:
+        raise DeviceError(
+            f"{found.name} ({found.vendor_device}) has no memory pool to limit: its vendor hands out every block itself"
+        )
+    pool.limit = int(fraction * found.facts.total_memory)
+
+
 def empty_cache() -> None:
-    """Nothing is cached: every block goes back to its vendor when its tensor dies."""
+    """Give back what is kept for later and used by no tensor, on every device."""
+    for found in table.devices():
+        found.memory.empty_cache(found.vendor_index)
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:

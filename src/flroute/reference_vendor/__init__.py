@@ -67,7 +67,8 @@ from flroute.reference_vendor import (
     weight_norm,
 )
 from flroute.reference_vendor.half_precision import in_float32, promotes
-from flroute.vendor import DeviceFacts, HostMemory, Kernel, Vendor, collect_kernels, hookimpl
+from flroute.reference_vendor.memory import MEMORY, TOTAL
+from flroute.vendor import DeviceFacts, Kernel, Vendor, collect_kernels, hookimpl
 
 VERSION = "0.1.0"
 
@@ -132,7 +133,7 @@ MODULES = (
 def _device() -> DeviceFacts:
     return DeviceFacts(
         name="Reference (host CPU)",
-        total_memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        total_memory=TOTAL,
         multi_processor_count=os.cpu_count() or 1,
     )
 
@@ -162,6 +163,6 @@ def flroute_vendors() -> Iterator[Vendor]:
         name="reference",
         version=VERSION,
         devices=(_device(), _device()),
-        memory=HostMemory(),
+        memory=MEMORY,
         kernels=kernels(),
     )

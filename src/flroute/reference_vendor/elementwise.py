@@ -13,6 +13,7 @@ from flroute.reference_vendor.support import (
     REALS,
     Array,
     Result,
+    apply,
     check_scalars,
     fast,
     floating,
@@ -34,45 +35,45 @@ def _scaled(x: Array, y: Any, alpha: float, combine: np.ufunc) -> Result:
 @kernel("aten::add.Tensor", dtypes=FLOATS)
 def add(x: Array, y: Any, *, alpha: float = 1) -> Result:
     if alpha == 1:
-        return fast.run(np.add, x, y)
+        return apply(np.add, x, y)
     return _scaled(x, y, alpha, np.add)
 
 
 @kernel("aten::sub.Tensor", dtypes=FLOATS)
 def sub(x: Array, y: Any, *, alpha: float = 1) -> Result:
     if alpha == 1:
-        return fast.run(np.subtract, x, y)
+        return apply(np.subtract, x, y)
     return _scaled(x, y, alpha, np.subtract)
 
 
 @kernel("aten::mul.Tensor", dtypes=FLOATS)
 def mul(x: Array, y: Any) -> Result:
-    return fast.run(np.multiply, x, y)
+    return apply(np.multiply, x, y)
 
 
 @kernel("aten::div.Tensor", dtypes=FLOATS)
 def div(x: Array, y: Any) -> Result:
-    return fast.run(np.true_divide, x, y)
+    return apply(np.true_divide, x, y)
 
 
 @kernel("aten::add.Scalar", dtypes=FLOATS)
 def add_scalar(x: Array, y: float, alpha: float = 1) -> Result:
-    return fast.run(np.add, x, y * alpha)
+    return apply(np.add, x, y * alpha)
 
 
 @kernel("aten::sub.Scalar", dtypes=FLOATS)
 def sub_scalar(x: Array, y: float, alpha: float = 1) -> Result:
-    return fast.run(np.subtract, x, y * alpha)
+    return apply(np.subtract, x, y * alpha)
 
 
 @kernel("aten::mul.Scalar", dtypes=FLOATS)
 def mul_scalar(x: Array, y: float) -> Result:
-    return fast.run(np.multiply, x, y)
+    return apply(np.multiply, x, y)
 
 
 @kernel("aten::div.Scalar", dtypes=FLOATS)
 def div_scalar(x: Array, y: float) -> Result:
-    return fast.run(np.true_divide, x, y)
+    return apply(np.true_divide, x, y)
 
 
 @kernel("aten::rsub.Scalar", dtypes=FLOATS)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from flroute.reference_vendor.memory import LARGE, empty_like, room_for
 from flroute.vendor import Unsupported, numpy_dtype
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -71,6 +72,13 @@ def quiet(function: F) -> F:
     return silent  # type: ignore[return-value]
 
 
+def apply(ufunc: np.ufunc, x: Any, y: Any) -> Result:
+    """A ufunc whose result has the dtype of its operands, quietly; a large one takes its memory from the pool."""
+    if getattr(x, "nbytes", 0) < LARGE:
+        return fast.run(ufunc, x, y)
+    return fast.run(ufunc, x, y, out=room_for(x, y))
+
+
 # -- selection ----------------------------------------------------------------------------------------
 #
 # np.where branches on every element: 20 times slower than masking bits where the condition looks random.
@@ -125,7 +133,7 @@ def rounded(ufunc: np.ufunc, *operands: Any, like: Array) -> Result:
     if like.dtype.kind in "iub":
         return rounded(ufunc, *map(floating, operands), like=floating(like))
     shape = np.broadcast(*operands).shape if len(operands) > 1 else like.shape
-    out = np.empty_like(like, shape=shape)
+    out = empty_like(like, shape)
     return fast.run(ufunc, *operands, out=out, dtype=np.float64, casting="same_kind")
 
 
@@ -141,7 +149,7 @@ def in_blocks(function: Callable[..., None], *operands: Array) -> Array:
     """
     if any(operand.shape != operands[0].shape for operand in operands):
         operands = np.broadcast_arrays(*operands)
-    out = np.empty_like(operands[0])
+    out = empty_like(operands[0])
     if out.size <= BLOCK and out.ndim:
         function(out, *operands)
         return out

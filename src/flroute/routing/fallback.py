@@ -18,6 +18,7 @@ import torch
 from flroute.device.capsule import span_of
 from flroute.device.dtypes import NUMPY_CARRIERS
 from flroute.device.memory import DeviceArray
+from flroute.device.out_of_memory import out_of_memory as describe
 from flroute.device.table import DEVICE_TYPE, Device, device_at
 from flroute.device.tensors import adopt_host, restrided, view_of_storage, without_repeats
 from flroute.errors import DeviceError, FlrouteError
@@ -222,20 +223,40 @@ _callers: set[CodeType] = set()
 def calls_kernels(function: F) -> F:
     """Mark a function that calls kernels and has the bound ``Invocation.explain`` in its local ``explain``.
 
-    ``host_fallback`` looks for such a frame among its callers: who runs costs nothing until somebody asks.
+    ``host_fallback`` and ``out_of_memory`` look for such a frame among their callers: who runs costs nothing until somebody asks.
     """
     _callers.add(function.__code__)
     return function
 
 
-def _accountant() -> InKernel | None:
+def _running() -> Any | None:
+    """The ``Invocation`` of the kernel that runs; ``None`` outside a kernel."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         if frame.f_code in _callers:
-            account: InKernel = frame.f_locals["explain"].__self__.account
-            return account
+            return frame.f_locals["explain"].__self__
         frame = frame.f_back
     return None
+
+
+def out_of_memory(why: MemoryError, asked: int) -> torch.OutOfMemoryError:
+    """What a kernel raises if there is no memory for its result; the message names the op, the device, and who holds what.
+
+    Args:
+        why: what the vendor's memory raised.
+        asked: how many bytes it was asked for.
+
+    Example:
+        >>> def result_memory(memory, device, nbytes):
+        ...     try:
+        ...         return memory.allocate(device, nbytes)
+        ...     except MemoryError as error:
+        ...         raise out_of_memory(error, nbytes) from error
+    """
+    running = _running()
+    if running is None:
+        return torch.OutOfMemoryError(f"out of memory: asked for {asked} bytes outside a kernel. {why}")
+    return describe(running.device, asked, running.facts.name, why)
 
 
 def host_fallback(op: str, *args: Any, **kwargs: Any) -> Any:
@@ -262,8 +283,8 @@ def host_fallback(op: str, *args: Any, **kwargs: Any) -> Any:
         ... def erfinv(x):
         ...     return host_fallback("aten::erfinv", x)
     """
-    account = _accountant()
-    if account is None:
+    running = _running()
+    if running is None:
         raise FlrouteError(
             f"host_fallback({op!r}) was called outside a kernel; on the host, call the op on host tensors"
         )
@@ -273,7 +294,7 @@ def host_fallback(op: str, *args: Any, **kwargs: Any) -> Any:
     host_args = [_array_to_host(a) for a in args]
     host_kwargs = {name: _array_to_host(value) for name, value in kwargs.items()}
     tensors = tensors_in(tuple(host_args), host_kwargs)
-    return _host_to_array(account(op, tensors, lambda: found(*host_args, **host_kwargs)))
+    return _host_to_array(running.account(op, tensors, lambda: found(*host_args, **host_kwargs)))
 
 
 def _array_to_host(value: Any) -> Any:

@@ -47,7 +47,8 @@ def empty_memory_format(
     if memory_format is not None and memory_format not in (torch.contiguous_format, torch.preserve_format):
         strides = torch.empty(size, device="meta", memory_format=memory_format).stride()
     _check_sizes(size)
-    return empty_strided(device_of_factory(device), size, strides, dtype or torch.get_default_dtype())
+    dtype = dtype or torch.get_default_dtype()
+    return empty_strided(device_of_factory(device), size, strides, dtype, "aten::empty.memory_format")
 
 
 def empty_with_strides(
@@ -120,7 +121,7 @@ def give_geometry(tensor: torch.Tensor, size: Sequence[int], strides: Sequence[i
 def _grown(tensor: torch.Tensor, storage: torch.UntypedStorage, nbytes: int) -> torch.UntypedStorage:
     """The storage of a tensor with room for ``nbytes``: itself if it can be given other memory, else a new one."""
     device = device_at(tensor.device.index)
-    larger = empty_strided(device, (nbytes,), None, torch.uint8).untyped_storage()
+    larger = empty_strided(device, (nbytes,), None, torch.uint8, "aten::resize_").untyped_storage()
     if storage.nbytes():
         device.memory.copy_on_device(
             device.vendor_index, storage.data_ptr(), device.vendor_index, larger.data_ptr(), storage.nbytes()
