@@ -350,6 +350,35 @@ def test_a_block_that_a_kernel_keeps_is_not_handed_out(vendors: Vendors) -> None
     assert memory.pool(0).stats().used == 0
 
 
+@pytest.mark.parametrize("keep", [lambda kept, x: kept.append(x), lambda kept, x: kept.append(x[1:])])
+def test_a_debugging_session_refuses_a_kernel_that_keeps_its_input(keep: Any, vendors: Vendors) -> None:
+    """An array over a tensor's memory does not hold it: later the array would show what others write there."""
+    kept: list[Any] = []
+
+    def kernel(x: Any) -> Any:
+        keep(kept, x)
+        return x + 1
+
+    device = vendors(Kernel("aten::sin", kernel)).device
+    x = torch.ones(LARGE, device=device)
+    with flroute.enable(device, fallback="allow", default_device=False, debug=True):
+        for _ in range(3):
+            with pytest.raises(flroute.KernelResultError, match=r"keeps an array .*float32.*array\.copy"):
+                torch.sin(x)
+    kept.clear()
+
+
+def test_a_kernel_may_leave_a_cycle_behind(vendors: Vendors) -> None:
+    def kernel(x: Any) -> Any:
+        cycle: list[Any] = [x]
+        cycle.append(cycle)
+        return x + 1
+
+    device = vendors(Kernel("aten::sin", kernel)).device
+    with flroute.enable(device, fallback="allow", default_device=False, debug=True):
+        assert torch.sin(torch.ones(3, device=device)).tolist() == [2, 2, 2]
+
+
 # The process -------------------------------------------------------------------------------------------------------------
 
 

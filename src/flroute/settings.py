@@ -43,7 +43,7 @@ class Settings:
         order: for each op, the order in which candidates are tried.
         trace: file for each decision when first taken, and for the totals.
         timing: whether decisions carry the time spent.
-        debug: whether every result of every kernel is checked.
+        debug: whether every result of every kernel is checked, and that none keeps an array it was given.
         watch_kernels: whether kernels are watched for work they have PyTorch do on the host.
         default_vendor: the vendor whose devices come first.
         autoload: whether a bare ``import torch`` registers the device; ``None`` decides by itself.

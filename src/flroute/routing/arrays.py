@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import gc
+from collections.abc import Callable, Iterator
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ from flroute.device.dtypes import NUMPY_CARRIERS
 from flroute.device.memory import DeviceArray
 from flroute.device.table import DEVICE_TYPE, Device, device_at
 from flroute.device.tensors import host_alias, upload
+from flroute.errors import KernelResultError
 
 Lower = Callable[[torch.Tensor], Any]
 
@@ -77,3 +81,44 @@ def lower_argument(value: Any, lower: Lower) -> Any:
     if isinstance(value, list | tuple):
         return [lower_argument(item, lower) for item in value]
     return value
+
+
+def refusing_kept(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A kernel that may not keep an array it is given: once the tensor dies, the memory under the array is another's.
+
+    Where results may be views of an argument nothing is said: they are copied, and hold the array meanwhile.
+
+    Args:
+        function: the kernel.
+        name: its full name.
+    """
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        arrays = [*_arrays_in(args), *_arrays_in(kwargs.values())]
+        before = list(map(getrefcount, arrays))
+        answer = function(*args, **kwargs)
+        if list(map(getrefcount, arrays)) == before:
+            return answer
+        results = list(_arrays_in([answer]))
+        if any(np.may_share_memory(result, array) for result in results for array in arrays):
+            return answer
+        gc.collect()  # a cycle among what the kernel left behind is no crime
+        kept = [after > count for after, count in zip(map(getrefcount, arrays), before, strict=True)]
+        if True in kept:
+            array = arrays[kept.index(True)]
+            raise KernelResultError(
+                f"kernel {name} keeps an array it was given: {array.dtype} of shape {array.shape}. Once the tensor dies its "
+                f"memory goes to others, and the array would show their values. Keep array.copy() instead."
+            )
+        return answer
+
+    return run
+
+
+def _arrays_in(values: Any) -> Iterator[np.ndarray[Any, Any]]:
+    for value in values:
+        if isinstance(value, np.ndarray):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _arrays_in(value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from flroute.kernels import Kernel
 from flroute.registry import Registry, definition_of, load
 from flroute.routing import hot_path
 from flroute.routing.accounting import Seen, Tally, seen_of
+from flroute.routing.arrays import refusing_kept
 from flroute.routing.composites import split_of
 from flroute.routing.fallback import HostCall, InKernel
 from flroute.routing.hot_path import HotPath
@@ -132,6 +134,8 @@ class PlanBuilder:
         if not steps:
             return self._last_resort(rejected)
         (kernel, name), rest = steps[0], steps[1:]  # type: ignore[misc]
+        if self.router.settings.debug:
+            kernel = replace(kernel, function=refusing_kept(kernel.function, name))
         invocation = Invocation(self.facts, kernel, name, self.device, self.router.store, self._account_host_work(name),
                                 debug=self.router.settings.debug, watch=self.router.settings.watch_kernels)  # fmt: skip
         route = Route.COPY if self.facts.name == "aten::copy_" else Route.NATIVE
