@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import signal
 import sys
 import threading
+import time
 
 import pytest
 from hypothesis import settings
@@ -284,6 +287,36 @@ def test_threads() -> None:
     assert errors == []
     pool.trim()
     assert space.segments == {}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_child_forked_in_the_middle_can_go_on() -> None:
+    pool, _ = make()
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            pool.free(pool.allocate(3 * MIB))
+            pool.trim()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for _ in range(20):
+            child = os.fork()
+            if not child:
+                pool.allocate(5 * MIB)
+                os._exit(0)
+            deadline = time.monotonic() + 20
+            while (done := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+                time.sleep(0.001)
+            if done == (0, 0):
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+            assert done == (child, 0), "the child waits for a thread it does not have"
+    finally:
+        stop.set()
+        thread.join()
 
 
 def test_a_long_random_workload_reuses_what_it_has() -> None:

@@ -11,7 +11,9 @@ from what results when the blocks in all bins are joined with their free neighbo
 from __future__ import annotations
 
 import bisect
+import os
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -100,6 +102,7 @@ class CachingPool:
         self._ends: dict[int, int] = {}  # the same pieces: address by end
         self._by_size: list[tuple[int, int]] = []  # the same pieces, sorted
         self._lock, self._holder = threading.Lock(), 0
+        _pools.add(self)
 
     def allocate(self, nbytes: int) -> int:
         """The address of a block of at least ``nbytes`` bytes.
@@ -289,3 +292,25 @@ class CachingPool:
             segments=len(self._segments),
             limit=self.limit,
         )
+
+
+# A forked child has no thread that could finish what another was doing here: no fork in the middle of it.
+
+_pools: weakref.WeakSet[CachingPool] = weakref.WeakSet()
+_held: list[CachingPool] = []
+
+
+def _before_fork() -> None:
+    for pool in list(_pools):
+        if pool._holder != threading.get_ident():
+            pool._lock.acquire()
+            _held.append(pool)
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop()._lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
