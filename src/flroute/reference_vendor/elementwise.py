@@ -139,7 +139,7 @@ def expm1(x: Array) -> Result:
 
 @kernel("aten::sqrt", dtypes=REALS)
 def sqrt(x: Array) -> Result:
-    return fast.run(np.sqrt, floating(x))
+    return apply(np.sqrt, floating(x))
 
 
 @kernel("aten::rsqrt", dtypes=REALS)
@@ -150,7 +150,7 @@ def rsqrt(x: Array) -> Result:
 
 @kernel("aten::reciprocal", dtypes=REALS)
 def reciprocal(x: Array) -> Result:
-    return fast.run(np.reciprocal, floating(x))
+    return apply(np.reciprocal, floating(x))
 
 
 @kernel("aten::sin", dtypes=REALS)
@@ -189,7 +189,7 @@ def pow_scalar(x: Array, exponent: float) -> Result:
     check_scalars(x.dtype, exponent)
     # The exponents that PyTorch treats apart, with its results for signed zeros and infinities.
     if exponent == 2:
-        return fast.run(np.square, x)
+        return apply(np.square, x)
     if exponent == 0.5:
         return fast.run(np.sqrt, x)
     if exponent == -1:

@@ -13,10 +13,12 @@ import numpy as np
 
 from flroute.reference_vendor import elementwise
 from flroute.reference_vendor.casting import CASTS
+from flroute.reference_vendor.memory import LARGE
 from flroute.reference_vendor.support import (
     FLOATS,
     Array,
     accurate_sum,
+    apply,
     narrow,
     quiet,
     wide,
@@ -37,7 +39,10 @@ def _each_in_place(ufunc: np.ufunc, targets: Arrays, others: Iterable[Any]) -> N
 
 
 def _each(ufunc: np.ufunc, xs: Arrays, others: Iterable[Any]) -> list[Array]:
-    return [ufunc(x, other) for x, other in zip(xs, others, strict=False)]
+    return [
+        ufunc(x, other) if x.nbytes < LARGE else apply(ufunc, x, other)
+        for x, other in zip(xs, others, strict=False)
+    ]
 
 
 # -- add ----------------------------------------------------------------------------------------------
@@ -191,7 +196,7 @@ def lerp_(targets: Arrays, ends: Arrays, weight: float) -> None:
 @kernel("aten::_foreach_sqrt", dtypes=FLOATS)
 @quiet
 def sqrt(xs: Arrays) -> list[Array]:
-    return [np.sqrt(x) for x in xs]
+    return [np.sqrt(x) if x.nbytes < LARGE else apply(np.sqrt, x) for x in xs]
 
 
 @kernel("aten::_foreach_sqrt_", dtypes=FLOATS)

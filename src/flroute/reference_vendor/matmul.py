@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import numpy as np
 
+from flroute.reference_vendor.memory import LARGE, empty
 from flroute.reference_vendor.support import COMPLEX, FLOATS, INTEGERS, Array, Result, check_scalars, fast
 from flroute.vendor import Unsupported, kernel
 
 _NUMBERS = (*FLOATS, *COMPLEX, *INTEGERS)
 
 
+def _product(x: Array, y: Array) -> Result:
+    """The product of two matrices, or of each two of a batch."""
+    if x.nbytes + y.nbytes < LARGE:
+        return fast.run(np.matmul, x, y)
+    return fast.run(np.matmul, x, y, out=empty((*x.shape[:-1], y.shape[-1]), x.dtype))
+
+
 @kernel("aten::mm", dtypes=_NUMBERS)
 def mm(x: Array, y: Array) -> Result:
     if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[0]:
         raise Unsupported(f"mm of shapes {x.shape} and {y.shape}")
-    return fast.run(np.matmul, x, y)
+    return _product(x, y)
 
 
 @kernel("aten::bmm", dtypes=_NUMBERS)
 def bmm(x: Array, y: Array) -> Result:
     if x.ndim != 3 or y.ndim != 3 or x.shape[0] != y.shape[0] or x.shape[2] != y.shape[1]:
         raise Unsupported(f"bmm of shapes {x.shape} and {y.shape}")
-    return fast.run(np.matmul, x, y)
+    return _product(x, y)
 
 
 @kernel("aten::mv", dtypes=_NUMBERS)

@@ -39,17 +39,20 @@ def empty_like(x: Array, shape: Sequence[int] | None = None) -> Array:
     return empty(x.shape if shape is None else shape, x.dtype)
 
 
-def room_for(x: Array, y: Any) -> Array | None:
-    """Memory for the result of a ufunc of a large ``x`` and ``y`` in the dtype of ``x``; ``None`` lets numpy find it.
+def room_for(x: Array, *others: Any) -> Array | None:
+    """Memory for the result of a ufunc of a large ``x`` and others in the dtype of ``x``; ``None`` lets numpy find it.
 
     numpy keeps the order of dimensions that its operands have; only of row-major ones is it clear here.
     """
-    shape = x.shape
-    if y.__class__ is np.ndarray:
-        if y.dtype != x.dtype or not y.flags.c_contiguous:
-            return None
-        if y.shape != shape:
-            shape = np.broadcast_shapes(shape, y.shape)
-    elif y.__class__ not in (float, int):
+    if not x.flags.c_contiguous:
         return None
-    return empty(shape, x.dtype) if x.flags.c_contiguous else None
+    shape = x.shape
+    for y in others:
+        if y.__class__ is np.ndarray:
+            if y.dtype != x.dtype or not y.flags.c_contiguous:
+                return None
+            if y.shape != shape:
+                shape = np.broadcast_shapes(shape, y.shape)
+        elif y.__class__ not in (float, int):
+            return None
+    return empty(shape, x.dtype)

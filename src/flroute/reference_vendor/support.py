@@ -72,11 +72,11 @@ def quiet(function: F) -> F:
     return silent  # type: ignore[return-value]
 
 
-def apply(ufunc: np.ufunc, x: Any, y: Any) -> Result:
+def apply(ufunc: np.ufunc, x: Any, *others: Any) -> Result:
     """A ufunc whose result has the dtype of its operands, quietly; a large one takes its memory from the pool."""
     if getattr(x, "nbytes", 0) < LARGE:
-        return fast.run(ufunc, x, y)
-    return fast.run(ufunc, x, y, out=room_for(x, y))
+        return fast.run(ufunc, x, *others)
+    return fast.run(ufunc, x, *others, out=room_for(x, *others))
 
 
 # -- selection ----------------------------------------------------------------------------------------
