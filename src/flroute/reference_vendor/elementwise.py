@@ -13,12 +13,13 @@ from flroute.reference_vendor.support import (
     REALS,
     Array,
     Result,
-    apply,
+    binary,
     check_scalars,
     fast,
     floating,
     quiet,
     rounded,
+    unary,
     wide,
 )
 from flroute.vendor import Unsupported, kernel
@@ -35,45 +36,45 @@ def _scaled(x: Array, y: Any, alpha: float, combine: np.ufunc) -> Result:
 @kernel("aten::add.Tensor", dtypes=FLOATS)
 def add(x: Array, y: Any, *, alpha: float = 1) -> Result:
     if alpha == 1:
-        return apply(np.add, x, y)
+        return binary(np.add, x, y)
     return _scaled(x, y, alpha, np.add)
 
 
 @kernel("aten::sub.Tensor", dtypes=FLOATS)
 def sub(x: Array, y: Any, *, alpha: float = 1) -> Result:
     if alpha == 1:
-        return apply(np.subtract, x, y)
+        return binary(np.subtract, x, y)
     return _scaled(x, y, alpha, np.subtract)
 
 
 @kernel("aten::mul.Tensor", dtypes=FLOATS)
 def mul(x: Array, y: Any) -> Result:
-    return apply(np.multiply, x, y)
+    return binary(np.multiply, x, y)
 
 
 @kernel("aten::div.Tensor", dtypes=FLOATS)
 def div(x: Array, y: Any) -> Result:
-    return apply(np.true_divide, x, y)
+    return binary(np.true_divide, x, y)
 
 
 @kernel("aten::add.Scalar", dtypes=FLOATS)
 def add_scalar(x: Array, y: float, alpha: float = 1) -> Result:
-    return apply(np.add, x, y * alpha)
+    return binary(np.add, x, y * alpha)
 
 
 @kernel("aten::sub.Scalar", dtypes=FLOATS)
 def sub_scalar(x: Array, y: float, alpha: float = 1) -> Result:
-    return apply(np.subtract, x, y * alpha)
+    return binary(np.subtract, x, y * alpha)
 
 
 @kernel("aten::mul.Scalar", dtypes=FLOATS)
 def mul_scalar(x: Array, y: float) -> Result:
-    return apply(np.multiply, x, y)
+    return binary(np.multiply, x, y)
 
 
 @kernel("aten::div.Scalar", dtypes=FLOATS)
 def div_scalar(x: Array, y: float) -> Result:
-    return apply(np.true_divide, x, y)
+    return binary(np.true_divide, x, y)
 
 
 @kernel("aten::rsub.Scalar", dtypes=FLOATS)
@@ -139,7 +140,7 @@ def expm1(x: Array) -> Result:
 
 @kernel("aten::sqrt", dtypes=REALS)
 def sqrt(x: Array) -> Result:
-    return apply(np.sqrt, floating(x))
+    return unary(np.sqrt, floating(x))
 
 
 @kernel("aten::rsqrt", dtypes=REALS)
@@ -150,7 +151,7 @@ def rsqrt(x: Array) -> Result:
 
 @kernel("aten::reciprocal", dtypes=REALS)
 def reciprocal(x: Array) -> Result:
-    return apply(np.reciprocal, floating(x))
+    return unary(np.reciprocal, floating(x))
 
 
 @kernel("aten::sin", dtypes=REALS)
@@ -189,7 +190,7 @@ def pow_scalar(x: Array, exponent: float) -> Result:
     check_scalars(x.dtype, exponent)
     # The exponents that PyTorch treats apart, with its results for signed zeros and infinities.
     if exponent == 2:
-        return apply(np.square, x)
+        return unary(np.square, x)
     if exponent == 0.5:
         return fast.run(np.sqrt, x)
     if exponent == -1:

@@ -18,9 +18,10 @@ from flroute.reference_vendor.support import (
     FLOATS,
     Array,
     accurate_sum,
-    apply,
+    binary,
     narrow,
     quiet,
+    unary,
     wide,
 )
 from flroute.vendor import Unsupported, kernel
@@ -40,7 +41,7 @@ def _each_in_place(ufunc: np.ufunc, targets: Arrays, others: Iterable[Any]) -> N
 
 def _each(ufunc: np.ufunc, xs: Arrays, others: Iterable[Any]) -> list[Array]:
     return [
-        ufunc(x, other) if x.nbytes < LARGE else apply(ufunc, x, other)
+        ufunc(x, other) if x.nbytes < LARGE else binary(ufunc, x, other)
         for x, other in zip(xs, others, strict=False)
     ]
 
@@ -196,7 +197,7 @@ def lerp_(targets: Arrays, ends: Arrays, weight: float) -> None:
 @kernel("aten::_foreach_sqrt", dtypes=FLOATS)
 @quiet
 def sqrt(xs: Arrays) -> list[Array]:
-    return [np.sqrt(x) if x.nbytes < LARGE else apply(np.sqrt, x) for x in xs]
+    return [np.sqrt(x) if x.nbytes < LARGE else unary(np.sqrt, x) for x in xs]
 
 
 @kernel("aten::_foreach_sqrt_", dtypes=FLOATS)

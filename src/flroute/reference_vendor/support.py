@@ -72,11 +72,18 @@ def quiet(function: F) -> F:
     return silent  # type: ignore[return-value]
 
 
-def apply(ufunc: np.ufunc, x: Any, *others: Any) -> Result:
-    """A ufunc whose result has the dtype of its operands, quietly; a large one takes its memory from the pool."""
+def unary(ufunc: np.ufunc, x: Array) -> Result:
+    """A ufunc that keeps the dtype, quietly; a large result takes its memory from the pool."""
+    if x.nbytes < LARGE:
+        return fast.run(ufunc, x)
+    return fast.run(ufunc, x, out=room_for(x))
+
+
+def binary(ufunc: np.ufunc, x: Any, y: Any) -> Result:
+    """The same for two operands of one dtype, or a number in place of one."""
     if getattr(x, "nbytes", 0) < LARGE:
-        return fast.run(ufunc, x, *others)
-    return fast.run(ufunc, x, *others, out=room_for(x, *others))
+        return fast.run(ufunc, x, y)
+    return fast.run(ufunc, x, y, out=room_for(x, y))
 
 
 # -- selection ----------------------------------------------------------------------------------------
