@@ -5,6 +5,7 @@ A bfloat16 array comes as uint16: the upper half of a float32's bits. A complex3
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -42,12 +43,16 @@ def _known_to_numpy(x: Array) -> Array:
     return x
 
 
+def _loses_imaginary_part(x: Array, dtype: np.dtype[Any]) -> bool:
+    return x.dtype.kind == "c" and dtype.kind not in "bc" and dtype != _COMPLEX32
+
+
 def cast(x: Array, dtype: np.dtype[Any]) -> Result:
     """``x`` as PyTorch casts it; complex numbers lose their imaginary part, but bool asks for both parts."""
     if x.dtype == dtype:
         return x
     x = _known_to_numpy(x)
-    if x.dtype.kind == "c" and dtype.kind not in "bc" and dtype != _COMPLEX32:
+    if _loses_imaginary_part(x, dtype):
         x = x.real
     if dtype == _BFLOAT16:
         return to_bfloat16(x)
@@ -82,6 +87,8 @@ def scalar(value: Any, dtype: np.dtype[Any]) -> Result:
 @kernel("aten::copy_", dtypes=CASTS, mixed=True)
 @quiet
 def copy_(target: Array, source: Array, non_blocking: bool = False) -> None:
+    if _loses_imaginary_part(source, target.dtype):
+        warnings.warn("Casting complex values to real discards the imaginary part", stacklevel=2)
     np.copyto(target, cast(source, target.dtype), casting="unsafe")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from flroute.reference_vendor.elementwise import check_no_bool
 from flroute.reference_vendor.support import (
     COMPLEX,
     FLOATS,
@@ -80,6 +81,7 @@ def add_complex(x: Any, y: Any, *, alpha: complex = 1) -> Result:
 
 @kernel("aten::sub.Tensor", dtypes=COMPLEX)
 def sub_complex(x: Any, y: Any, *, alpha: complex = 1) -> Result:
+    check_no_bool(y)
     return fast.run(np.subtract, x, y if alpha == 1 else fast.run(np.multiply, y, alpha))
 
 
@@ -95,6 +97,7 @@ def div_complex(x: Any, y: Any) -> Result:
 
 @kernel("aten::rsub.Scalar", dtypes=COMPLEX)
 def rsub_complex(x: Array, y: complex, alpha: complex = 1) -> Result:
+    check_no_bool(y)
     return fast.run(np.subtract, y, x if alpha == 1 else fast.run(np.multiply, x, alpha))
 
 

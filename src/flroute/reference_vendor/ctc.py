@@ -29,6 +29,10 @@ class _Paths:
         self.lengths = np.asarray(target_lengths, dtype=np.int64).reshape(-1)
         _check(self, targets, batch, classes, blank)
         labels = _padded(targets, self.lengths)
+        labels = np.where(
+            np.arange(labels.shape[1]) < self.lengths[:, None], labels, blank
+        )  # behind: anything
+        _check_labels(labels, classes)
         self.states = np.full((batch, 2 * labels.shape[1] + 1), blank, np.int64)
         self.states[:, 1::2] = labels
         self.inside = np.arange(self.states.shape[1]) < 2 * self.lengths[:, None] + 1
@@ -52,8 +56,19 @@ def _check(paths: _Paths, targets: Array, batch: int, classes: int, blank: int) 
         fits = len(targets) == paths.lengths.sum()
     else:
         fits = targets.shape[0] == batch and targets.shape[1] >= paths.lengths.max()
-    if not fits or (targets.size and (targets.min() < 0 or targets.max() >= classes)):
-        raise Unsupported("targets that do not fit their lengths or the classes")
+    if not fits:
+        raise Unsupported("targets that do not fit their lengths")
+
+
+def _check_labels(labels: Array, classes: int) -> None:
+    """The host reads whatever lies behind its memory for a label that is no class.
+
+    Raises:
+        RuntimeError: there is one.
+    """
+    wrong = labels[(labels < 0) | (labels >= classes)]
+    if wrong.size:
+        raise RuntimeError(f"ctc_loss: the target {wrong[0]} is not one of the {classes} classes")
 
 
 def _padded(targets: Array, lengths: Array) -> Array:

@@ -40,8 +40,22 @@ def add(x: Array, y: Any, *, alpha: float = 1) -> Result:
     return _scaled(x, y, alpha, np.add)
 
 
+def check_no_bool(y: Any) -> None:
+    """PyTorch subtracts no bool, not even where it would become a number.
+
+    Raises:
+        RuntimeError: in PyTorch's own words.
+    """
+    if y is True or y is False:
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, use the "
+            "`~` or `logical_not()` operator instead."
+        )
+
+
 @kernel("aten::sub.Tensor", dtypes=FLOATS)
 def sub(x: Array, y: Any, *, alpha: float = 1) -> Result:
+    check_no_bool(y)
     if alpha == 1:
         return binary(np.subtract, x, y)
     return _scaled(x, y, alpha, np.subtract)
@@ -64,6 +78,7 @@ def add_scalar(x: Array, y: float, alpha: float = 1) -> Result:
 
 @kernel("aten::sub.Scalar", dtypes=FLOATS)
 def sub_scalar(x: Array, y: float, alpha: float = 1) -> Result:
+    check_no_bool(y)
     return binary(np.subtract, x, y * alpha)
 
 
@@ -79,6 +94,7 @@ def div_scalar(x: Array, y: float) -> Result:
 
 @kernel("aten::rsub.Scalar", dtypes=FLOATS)
 def rsub_scalar(x: Array, y: float, alpha: float = 1) -> Result:
+    check_no_bool(y)
     if alpha == 1:
         return fast.run(np.subtract, y, x)
     return rounded(np.subtract, y, fast.run(np.multiply, wide(x), alpha), like=x)
@@ -96,6 +112,7 @@ def add_integers(x: Array, y: Any, *, alpha: int = 1) -> Result:
 def sub_integers(x: Array, y: Any, *, alpha: int = 1) -> Result:
     if not isinstance(x, np.ndarray):
         raise Unsupported("a number as the first operand")
+    check_no_bool(y)
     check_scalars(x.dtype, y, alpha)
     return np.subtract(x, y) if alpha == 1 else np.subtract(x, np.multiply(y, alpha, dtype=x.dtype))
 

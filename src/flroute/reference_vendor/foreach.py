@@ -19,6 +19,7 @@ from flroute.reference_vendor.support import (
     Array,
     accurate_sum,
     binary,
+    check_broadcast_into,
     narrow,
     quiet,
     unary,
@@ -34,7 +35,20 @@ def _check_lengths(*lists: Sequence[Any]) -> None:
         raise Unsupported(f"lists of different lengths: {[len(items) for items in lists]}")
 
 
+def _check_shapes(targets: Arrays, *lists: Iterable[Any]) -> None:
+    """As many operands as targets, each of which fits its target: before the first target is written.
+
+    Raises:
+        RuntimeError: in the host's words.
+    """
+    for target, *others in zip(targets, *lists, strict=False):
+        for other in others:
+            if other.__class__ is np.ndarray and other.shape != target.shape:
+                check_broadcast_into(target.shape, other.shape)
+
+
 def _each_in_place(ufunc: np.ufunc, targets: Arrays, others: Iterable[Any]) -> None:
+    _check_shapes(targets, others)
     for target, other in zip(targets, others, strict=False):
         ufunc(target, other, out=target)
 
@@ -53,6 +67,7 @@ def _each(ufunc: np.ufunc, xs: Arrays, others: Iterable[Any]) -> list[Array]:
 @quiet
 def add_list_(targets: Arrays, others: Arrays, *, alpha: float = 1) -> None:
     _check_lengths(targets, others)
+    _check_shapes(targets, others)
     for target, other in zip(targets, others, strict=True):
         np.add(target, other if alpha == 1 else np.multiply(other, alpha), out=target)
 
@@ -90,6 +105,7 @@ def sub_list_(targets: Arrays, others: Arrays, *, alpha: float = 1) -> None:
 @kernel("aten::_foreach_sub.Scalar", dtypes=FLOATS)
 @quiet
 def sub_scalar(xs: Arrays, scalar: float) -> list[Array]:
+    elementwise.check_no_bool(scalar)
     return _each(np.subtract, xs, repeat(scalar))
 
 
@@ -147,6 +163,7 @@ def div_list(xs: Arrays, others: Sequence[Any]) -> list[Array]:
 
 def _add_products(targets: Arrays, ys: Arrays, zs: Arrays, values: Iterable[float], ufunc: np.ufunc) -> None:
     """``target += value * ufunc(y, z)`` for each."""
+    _check_shapes(targets, ys, zs)
     for target, y, z, value in zip(targets, ys, zs, values, strict=False):
         product = ufunc(y if value == 1 else np.multiply(y, value), z)
         np.add(target, product, out=target)
@@ -183,6 +200,7 @@ def addcdiv_list_(targets: Arrays, ys: Arrays, zs: Arrays, scalars: Sequence[flo
 @quiet
 def lerp_(targets: Arrays, ends: Arrays, weight: float) -> None:
     _check_lengths(targets, ends)
+    _check_shapes(targets, ends)
     for target, end in zip(targets, ends, strict=True):
         difference = np.subtract(end, target)
         if abs(weight) < 0.5:  # from the nearer end, as in elementwise.lerp

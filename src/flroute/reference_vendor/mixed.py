@@ -30,7 +30,8 @@ def add_mixed(x: Any, y: Any, *, alpha: Any = 1) -> Result:
 @quiet
 def sub_mixed(x: Any, y: Any, *, alpha: Any = 1) -> Result:
     for operand in (x, y):
-        if isinstance(operand, bool) or (isinstance(operand, np.ndarray) and operand.dtype.kind == "b"):
+        elementwise.check_no_bool(operand)
+        if isinstance(operand, np.ndarray) and operand.dtype.kind == "b":
             raise Unsupported("a subtraction of bool")
     x, y = promoted(x, y, complex_too=True)
     if x.dtype.kind == "f":

@@ -258,9 +258,31 @@ def check_indices(index: Array, size: int, message: str, error: type[Exception] 
 
     Raises:
         IndexError: with PyTorch's own message, in which ``{}`` stands for the index; or another ``error``.
+        Unsupported: it is not of int32 or int64.
     """
+    if index.dtype.char not in "ilq":
+        raise Unsupported(f"an index of {index.dtype}")
     if index.size and ((least := index.min()) < 0 or index.max() >= size):
         raise error(message.format(least if least < 0 else index.max()))
+
+
+def check_broadcast_into(target: tuple[int, ...], other: tuple[int, ...]) -> None:
+    """An operand that is written into a target broadcasts to its shape and not beyond.
+
+    Raises:
+        RuntimeError: in PyTorch's own words.
+    """
+    for dim in range(-1, -1 - min(len(target), len(other)), -1):
+        if target[dim] != other[dim] and 1 not in (target[dim], other[dim]):
+            raise RuntimeError(
+                f"The size of tensor a ({target[dim]}) must match the size of tensor b ({other[dim]}) "
+                f"at non-singleton dimension {max(len(target), len(other)) + dim}"
+            )
+    together = np.broadcast_shapes(target, other)
+    if together != target:
+        raise RuntimeError(
+            f"output with shape {list(target)} doesn't match the broadcast shape {list(together)}"
+        )
 
 
 def check_scalars(dtype: np.dtype[Any], *scalars: Any) -> None:

@@ -48,10 +48,12 @@ def _signature(value: Any) -> Any:
     return value.__class__, value
 
 
-_REFUSALS = (RuntimeError, ValueError, TypeError, AssertionError, IndexError)
+_REFUSALS = (RuntimeError, ValueError, TypeError, AssertionError, IndexError, ArithmeticError)
 
 
 def _ask_pytorch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expected | None:
+    if _may_not_cast(op, args, kwargs):
+        return host_results(op, args, kwargs)
     try:
         result = _on_meta(op, args, kwargs, host_shape_rules())
     except NotImplementedError:
@@ -75,6 +77,20 @@ def _ask_pytorch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expe
     return results
 
 
+def _may_not_cast(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether an ``out=`` has another dtype than the result: some ops cast, some do not, and only the host knows which."""
+    facts = facts_of(op)
+    if not facts.out_names or facts.functional is None or facts.is_seeded:
+        return False
+    inputs = {name: value for name, value in kwargs.items() if name not in facts.out_names}
+    results = expected_results(facts.functional, args, inputs) or ()
+    outs = [kwargs.get(name) for name in facts.out_names]
+    return any(
+        r is not None and isinstance(out, torch.Tensor) and r.dtype != out.dtype
+        for r, out in zip(results, outs, strict=False)
+    )
+
+
 def _on_meta(
     op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rules: AbstractContextManager[None]
 ) -> Any:
@@ -86,7 +102,7 @@ def _on_meta(
 
 
 def host_results(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expected:
-    """What the host's own kernel returns for copies of the arguments: slow, and the last word.
+    """What the host's own kernel returns for copies of the arguments: slow, and the last word. Random streams stay where they are.
 
     Raises:
         Exception: the host's own, if it refuses the call.
@@ -101,16 +117,32 @@ def host_results(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expe
             return value.detach().to("cpu", copy=True)
         if isinstance(value, torch.device):
             return torch.device("cpu")
+        if isinstance(value, torch.Generator):
+            return value.clone_state()
         if isinstance(value, list | tuple):
             return type(value)(copied(item) for item in value)
         return value
 
     inputs = with_numbers_as_tensors(facts_of(op), args)
-    with torch.no_grad(), warnings.catch_warnings():
+    with torch.no_grad(), torch.random.fork_rng(devices=()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = op(*map(copied, inputs), **{name: copied(value) for name, value in kwargs.items()})
     results = list(result) if isinstance(result, tuple | list) else [result]
     return [r.to(_META) if isinstance(r, torch.Tensor) else None for r in results]
+
+
+def raise_what_the_host_raises(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, note: str) -> None:
+    """Let the host refuse, in its own words, a call that no vendor could serve; do nothing if the host would serve it.
+
+    Raises:
+        Exception: the host's own, with ``note``.
+    """
+    try:
+        host_results(op, args, kwargs)
+    except Exception as error:  # whatever the host raises reaches the caller as it is
+        if hasattr(error, "add_note"):
+            error.add_note(note)
+        raise
 
 
 def _to_meta(value: Any) -> Any:

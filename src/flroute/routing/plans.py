@@ -24,6 +24,7 @@ from flroute.routing import hot_path
 from flroute.routing.accounting import Seen, Tally, seen_of
 from flroute.routing.arrays import refusing_kept
 from flroute.routing.composites import split_of
+from flroute.routing.expected import expected_results, raise_what_the_host_raises
 from flroute.routing.fallback import HostCall, InKernel
 from flroute.routing.hot_path import HotPath
 from flroute.routing.native import Invocation
@@ -158,6 +159,9 @@ class PlanBuilder:
                 return plan(args, kwargs)
             except Unsupported as why:
                 rejection = Rejection(name, Reason.UNSUPPORTED, str(why))
+            except Exception:  # PyTorch's own refusal of a call says more than what a kernel made of it
+                expected_results(self.facts.op, args, kwargs)
+                raise
             return go_on(rejection, args, kwargs)
 
         if kernel.when is None and not kernel.layouts:
@@ -238,6 +242,8 @@ class PlanBuilder:
 
         def refuse(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             shapes = ", ".join(f"{t.dtype} {list(t.shape)}" for t in tensors_in(args, kwargs))
+            call = f"{facts.name} on {device.name} with ({shapes})"
+            raise_what_the_host_raises(facts.op, args, kwargs, note=f"raised for {call}; {detail}")
             raise FallbackError(
                 f"{facts.name} on {device.name} ({device.vendor_device}) with ({shapes}) would fall back to the host: "
                 f"{reason}: {detail}. The session's policy is fallback='error'; nothing was computed. Register a kernel for it "

@@ -41,6 +41,18 @@ that name the devices they accept (``mode.values``), or that call a host kernel 
 _FACTORY_ARGUMENTS = frozenset({"dtype", "layout", "device", "pin_memory"})
 """What a new tensor is to be, where an ``out=`` says it by being there: ``arange`` takes them, ``arange.start_out`` does not."""
 
+_COMPUTES_IN_DTYPE_OF_OUT = frozenset(
+    {
+        "aten::sum.IntList_out",
+        "aten::nansum.out",
+        "aten::mean.out",
+        "aten::prod.int_out",
+        "aten::cumsum.out",
+        "aten::cumprod.out",
+    }
+)
+"""Reductions whose ``dtype``, where it is not given, is that of ``out`` (``infer_dtype_from_optional``, ReduceOpsUtils.h)."""
+
 _HOST_ARGUMENTS: dict[str, frozenset[str]] = {
     "aten::index": frozenset({"indices"}),
     "aten::index_put": frozenset({"indices"}),
@@ -170,7 +182,9 @@ class OpFacts:
 
     @cached_property
     def out_says_dtype(self) -> bool:
-        """An ``out=`` op whose functional form takes as ``dtype`` what here is the dtype of ``out``."""
+        """An ``out=`` op that computes in the dtype of ``out``, which its functional form takes as ``dtype``."""
+        if self.name in _COMPUTES_IN_DTYPE_OF_OUT:
+            return True
         names = [] if self.functional is None else [a.name for a in schema_of(self.functional).arguments]
         return (
             len(self.out_names) == 1 and "dtype" in names and all(a.name != "dtype" for a in self.arguments)
