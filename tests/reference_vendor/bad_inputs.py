@@ -181,6 +181,7 @@ MATRICES: dict[str, Case] = {
     "ormqr": (lambda x, y2, y: torch.ormqr(x, y2, y), [t(3, 3), t(3), t(2, 2)]),
     "tensorinv": (lambda x: torch.linalg.tensorinv(x), [t(2, 3)]),
     "lstsq": (lambda x, b: torch.linalg.lstsq(x, b), [t(3, 2), t(2, 1)]),
+    "ldl singular": (lambda x: torch.linalg.ldl_factor(x), [torch.zeros(3, 3)]),
     "ldl": (lambda x: torch.linalg.ldl_factor(x), [t(3, 2)]),
     "cross": (lambda x, y: torch.linalg.cross(x, y), [t(2, 2), t(2, 2)]),
 }  # fmt: skip

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from against_host import FLOATS, INTEGERS, SHAPES, agree, broadcastable, given, run, values
+from against_host import FLOATS, FULL_SHAPES, INTEGERS, SHAPES, agree, broadcastable, given, run, values
 from hypothesis import strategies as st
 
 from flroute.vendor import Unsupported
@@ -63,3 +63,10 @@ def test_where(data: st.DataObject, dtype: torch.dtype) -> None:
     x, y = data.draw(broadcastable(dtype))
     condition = data.draw(values(data.draw(st.sampled_from([x.shape, y.shape, ()])), torch.bool))
     agree("aten::where.self", condition, x, y)
+
+
+@given(data=st.data(), dtype=DTYPES, keepdim=st.booleans())
+def test_hash_of_all_bits(data: st.DataObject, dtype: torch.dtype, keepdim: bool) -> None:
+    x = data.draw(values(data.draw(FULL_SHAPES), dtype))
+    dims = data.draw(st.lists(st.integers(-max(x.ndim, 1), x.ndim - 1), max_size=1)) if x.ndim else []
+    agree("aten::hash_tensor", x, dims, keepdim=keepdim)

@@ -110,3 +110,10 @@ def test_half_precision_is_that_of_the_host(dtype: torch.dtype) -> None:
     for answer, host in zip(made, expected, strict=True):
         assert answer.dtype is dtype
         assert torch.equal(answer.cpu(), host)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 2), (2, 3)])
+def test_zeros_that_stand_for_a_gradient(shape: tuple[int, ...]) -> None:
+    with flroute.enable("reference", fallback="error", default_device=False):
+        made = torch._efficientzerotensor(shape, dtype=torch.float64, device="fl") + 1
+    assert torch.equal(made.cpu(), torch.ones(shape, dtype=torch.float64))

@@ -11,6 +11,7 @@ import torch
 from against_host import given, mapped, overload
 from hypothesis import strategies as st
 from test_accuracy import CASES
+from torch.nn import functional
 
 import flroute
 from flroute.reference_vendor.half_precision import HALVES, rounded_to, widened
@@ -162,3 +163,45 @@ def test_values_with_an_index(name: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(made.cpu(), expected, rtol=2 * eps, atol=2 * eps)
     assert there.grad is not None
     torch.testing.assert_close(there.grad.cpu(), x.grad, rtol=4 * eps, atol=4 * eps)
+
+
+def _places(size: int, count: int) -> torch.Tensor:
+    return torch.arange(count) % size
+
+
+WITH_INDICES_AND_OTHER_DTYPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "nll": lambda x: functional.nll_loss(x.log_softmax(1), _places(6, 4).to(x.device)),
+    "cross entropy": lambda x: functional.cross_entropy(x.reshape(1, 6, 4), _places(6, 4).reshape(1, 4).to(x.device)),
+    "embedding": lambda x: functional.embedding(_places(4, 7).to(x.device), x),
+    "embedding bag": lambda x: functional.embedding_bag(_places(4, 6).reshape(2, 3).to(x.device), x, mode="mean"),
+    "max pool": lambda x: functional.max_pool2d(x.reshape(1, 1, 4, 6), 2),
+    "adaptive max pool": lambda x: functional.adaptive_max_pool2d(x.reshape(1, 4, 6), (2, 3)),
+    "where": lambda x: torch.where(x > 0, x, 2 * x),
+    "masked": lambda x: x * (x > 0),
+    "with integers": lambda x: x * _places(6, 6).to(x.device) - 1,
+    "with float32": lambda x: x.float() + x * 2,
+    "with a float64 number": lambda x: x / torch.tensor(3.0, dtype=torch.float64, device=x.device),
+    "sort": lambda x: x.sort(1).values,
+    "mode": lambda x: x.mode(1).values,
+    "accumulate": lambda x: x.index_put((_places(4, 8).to(x.device),), x.repeat(2, 1), accumulate=True),
+    "segments": lambda x: torch.segment_reduce(x, "sum", lengths=torch.tensor([1, 3], device=x.device)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", WITH_INDICES_AND_OTHER_DTYPES)
+def test_with_indices_and_other_dtypes(name: str, dtype: torch.dtype) -> None:
+    function = WITH_INDICES_AND_OTHER_DTYPES[name]
+    start = torch.randn(4, 6, generator=torch.Generator().manual_seed(2)).to(dtype)
+    results = []
+    for device in ("cpu", "fl"):
+        x = start.to(device, copy=True).requires_grad_()
+        with flroute.enable(
+            "reference", fallback="error" if name != "segments" else "allow", default_device=False
+        ):
+            made = function(x)
+            (made * made).sum().backward()
+        assert x.grad is not None
+        results.append((made.detach().cpu(), x.grad.cpu()))
+    for made, expected in zip(*reversed(results), strict=True):
+        torch.testing.assert_close(made, expected, rtol=2e-2, atol=2e-2)

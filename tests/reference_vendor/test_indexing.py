@@ -198,6 +198,9 @@ def test_masks(data: Any, dtype: torch.dtype) -> None:
     count = torch.broadcast_to(mask, torch.broadcast_shapes(x.shape, mask.shape)).sum()
     agree("aten::masked_scatter", x, mask, data.draw(values((int(count) + 1,), dtype)))
     agree("aten::nonzero", x)
+    for size in (0, 1, 20):
+        agree("aten::nonzero_static", x, size=size)
+        agree("aten::nonzero_static", x, size=size, fill_value=7)
 
 
 def test_a_source_too_short_for_its_mask() -> None:

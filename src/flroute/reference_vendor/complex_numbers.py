@@ -162,6 +162,51 @@ def tanh_complex(x: Array) -> Result:
     return _rounded(np.tanh, x, like=x)
 
 
+@kernel("aten::tan", dtypes=COMPLEX)
+def tan_complex(x: Array) -> Result:
+    return _rounded(np.tan, x, like=x)
+
+
+@kernel("aten::sinh", dtypes=COMPLEX)
+def sinh_complex(x: Array) -> Result:
+    return _rounded(np.sinh, x, like=x)
+
+
+@kernel("aten::cosh", dtypes=COMPLEX)
+def cosh_complex(x: Array) -> Result:
+    return _rounded(np.cosh, x, like=x)
+
+
+@kernel("aten::asin", dtypes=COMPLEX)
+def asin_complex(x: Array) -> Result:
+    return _rounded(np.arcsin, x, like=x)
+
+
+@kernel("aten::acos", dtypes=COMPLEX)
+def acos_complex(x: Array) -> Result:
+    return _rounded(np.arccos, x, like=x)
+
+
+@kernel("aten::atan", dtypes=COMPLEX)
+def atan_complex(x: Array) -> Result:
+    return _rounded(np.arctan, x, like=x)
+
+
+@kernel("aten::asinh", dtypes=COMPLEX)
+def asinh_complex(x: Array) -> Result:
+    return _rounded(np.arcsinh, x, like=x)
+
+
+@kernel("aten::acosh", dtypes=COMPLEX)
+def acosh_complex(x: Array) -> Result:
+    return _rounded(np.arccosh, x, like=x)
+
+
+@kernel("aten::atanh", dtypes=COMPLEX)
+def atanh_complex(x: Array) -> Result:
+    return _rounded(np.arctanh, x, like=x)
+
+
 @kernel("aten::reciprocal", dtypes=COMPLEX)
 def reciprocal_complex(x: Array) -> Result:
     return _rounded(np.true_divide, 1, x, like=x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -159,3 +160,16 @@ def eye_square(
     pin_memory: Any = None,
 ) -> Array:
     return eye(n, n, dtype=dtype)
+
+
+@kernel("aten::_efficientzerotensor", when=_from_numbers)
+def efficient_zero(
+    size: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Array:
+    """The zeros that stand for a gradient nobody has; on the host they own no memory."""
+    return np.zeros(size, _asked(dtype))

@@ -35,7 +35,7 @@ _WRITTEN = {
 
 _LEFT_TO_HOST = frozenset({
     "aten::complex", "aten::polar",  # make complex32
-    "aten::linalg_matrix_exp",  # the host's powers of a matrix overflow, which nobody wants to imitate
+    "aten::linalg_matrix_exp", "aten::_segment_reduce_backward",  # the host's products overflow, which nobody wants to imitate
     "aten::nextafter", "aten::nan_to_num",  # depend on what numbers a dtype has
     "aten::rrelu_with_noise", "aten::rrelu_with_noise_",  # write two tensors
 })  # fmt: skip
@@ -72,21 +72,22 @@ def rounded_to(half: np.dtype[Any], x: Result) -> Result:
 
 
 def in_float32(kernels: Iterable[Kernel]) -> Iterator[Kernel]:
-    """For each kernel that computes in float32, one that serves float16 and bfloat16 with it; unless the op has its own."""
+    """For each kernel that computes in float32, one that serves float16 and bfloat16 with it; unless the op has one for it."""
     kernels = tuple(kernels)
-    served = {kernel.op for kernel in kernels if set(HALVES) & set(kernel.dtypes)}
+    served = {(kernel.op, half) for kernel in kernels for half in HALVES if half in kernel.dtypes}
     for kernel in kernels:
+        halves = tuple(half for half in HALVES if (kernel.op, half) not in served)
         if _base(kernel) in _LEFT_TO_HOST:
             continue
         if promotes(kernel):
             yield replace(kernel, function=_lifted_promoting(kernel), dtypes=_EVERY, mixed=True)
-        elif kernel.op not in served and (not kernel.dtypes or torch.float32 in kernel.dtypes):
+        elif halves and (not kernel.dtypes or torch.float32 in kernel.dtypes):
             mixed = kernel.mixed or not kernel.dtypes
             beside = [d for d in kernel.dtypes or _EVERY if not (d.is_floating_point or d.is_complex)]
             yield replace(
                 kernel,
                 function=_lifted(kernel),
-                dtypes=(*HALVES, *beside) if mixed else HALVES,
+                dtypes=(*halves, *beside) if mixed else halves,
                 mixed=mixed,
                 when=kernel.when and _seen_in_float32(kernel.when),
             )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flroute.reference_vendor.casting import scalar
+from flroute.reference_vendor.casting import from_bfloat16, scalar, to_bfloat16
 from flroute.reference_vendor.scatter import out_of_bounds, places, reduce_at
 from flroute.reference_vendor.support import (
     COMPLEX,
@@ -101,8 +101,8 @@ def index_put_(
     x: Array, indices: Sequence[Array | None], values: Array, accumulate: bool = False, unsafe: bool = False
 ) -> None:
     key = _key(x, indices)
-    if values.dtype != x.dtype or (accumulate and x.dtype == np.uint16):
-        raise Unsupported(f"index_put of {values.dtype} into {x.dtype}, accumulate={accumulate}")
+    if values.dtype != x.dtype:
+        raise Unsupported(f"index_put of {values.dtype} into {x.dtype}")
     try:
         with _in_the_hosts_words(x, key):
             if accumulate:
@@ -116,8 +116,14 @@ def index_put_(
 def _add_at(x: Array, key: Key, values: Array) -> None:
     """Add ``values`` one after another. numpy is fast at that over one dimension, so the places are numbered first."""
     places = np.arange(x.size).reshape(x.shape)[key]
+    added = np.broadcast_to(values, np.shape(places)).reshape(-1)
+    if x.dtype == np.uint16:
+        total = from_bfloat16(x).reshape(-1)
+        np.add.at(total, np.ravel(places), from_bfloat16(added))
+        x[...] = to_bfloat16(total).reshape(x.shape)
+        return
     flat = np.ascontiguousarray(x).reshape(-1)
-    np.add.at(flat, np.ravel(places), np.broadcast_to(values, np.shape(places)).reshape(-1))
+    np.add.at(flat, np.ravel(places), added)
     if not np.may_share_memory(flat, x):
         x[...] = flat.reshape(x.shape)
 
@@ -233,13 +239,13 @@ def take(x: Array, index: Array) -> Result:
 @kernel("aten::put", dtypes=EVERY, mixed=True)
 @quiet
 def put(x: Array, index: Array, source: Array, accumulate: bool = False) -> Result:
-    if source.dtype != x.dtype or source.size != index.size or (accumulate and x.dtype == np.uint16):
+    if source.dtype != x.dtype or source.size != index.size:
         raise Unsupported(f"{source.size} values of {source.dtype} for {index.size} places of {x.dtype}")
     _check_flat(index, x.size)
     copy = np.array(x, order="C")
     flat = copy.reshape(-1)
     if accumulate:
-        np.add.at(flat, index.reshape(-1), source.reshape(-1))
+        _add_at(flat, (index.reshape(-1),), source.reshape(-1))
     else:
         flat[index.reshape(-1)] = source.reshape(-1)
     return copy

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from flroute.reference_vendor.promotion import promoted, promoting
-from flroute.reference_vendor.support import INTEGERS, Array, Result, quiet
+from flroute.reference_vendor.support import INTEGERS, REALS, Array, Result, axes, quiet, reduce
 from flroute.vendor import Unsupported, kernel
 
 BITS = (*INTEGERS, "bool")
@@ -59,6 +60,16 @@ def bitwise_left_shift(x: Any, y: Any) -> Result:
 )
 def bitwise_right_shift(x: Any, y: Any) -> Result:
     return np.right_shift(*_of_integers(x, y))
+
+
+@kernel("aten::hash_tensor", dtypes=REALS)
+def hash_tensor(x: Array, dim: Sequence[int] = (), *, keepdim: bool = False, mode: int = 0) -> Result:
+    """The exclusive or of the bits of all elements: as int64, floating ones as float64."""
+    over = axes(list(dim), x.ndim)
+    if mode != 0 or any(x.shape[d] == 0 for d in over):
+        raise Unsupported(f"a hash of mode {mode} over dimensions {over} of shape {x.shape}")
+    bits = x.astype(np.float64 if x.dtype.kind == "f" else np.int64).view(np.uint64)
+    return reduce(np.bitwise_xor, bits, axis=over, keepdims=keepdim)
 
 
 # -- powers -------------------------------------------------------------------------------------------

@@ -70,3 +70,14 @@ def nonzero(x: Array) -> Result:
     count = int(np.count_nonzero(x))
     columns = np.stack(x.nonzero()) if x.ndim else np.empty((0, count), np.int64)
     return np.ndarray((count, x.ndim), np.int64, columns, strides=(8, 8 * count))
+
+
+@kernel("aten::nonzero_static", dtypes=EVERY)
+def nonzero_static(x: Array, *, size: int, fill_value: int = -1) -> Result:
+    """The first ``size`` rows of ``nonzero``; if there are fewer, rows of ``fill_value`` follow."""
+    if size < 0:
+        raise Unsupported(f"{size} rows")
+    found = nonzero(x)[:size]
+    result = np.full((size, x.ndim), fill_value, np.int64)
+    result[: len(found)] = found
+    return result

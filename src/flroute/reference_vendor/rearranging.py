@@ -110,7 +110,7 @@ def channel_shuffle(x: Array, groups: int) -> Result:
 def pixel_shuffle(x: Array, upscale_factor: int) -> Result:
     """Each pixel's ``factor**2`` channels become a square of pixels."""
     factor = upscale_factor
-    if x.ndim < 3 or x.size == 0 or factor < 1 or x.shape[-3] % factor**2:
+    if x.ndim < 3 or factor < 1 or x.shape[-3] % factor**2:
         raise Unsupported(f"upscale factor of {factor} for shape {x.shape}")
     *batch, channels, height, width = x.shape
     squares = x.reshape(math.prod(batch), channels // factor**2, factor, factor, height, width)
@@ -122,7 +122,7 @@ def pixel_shuffle(x: Array, upscale_factor: int) -> Result:
 def pixel_unshuffle(x: Array, downscale_factor: int) -> Result:
     """Each square of pixels becomes the channels of one: the inverse of ``pixel_shuffle``."""
     factor = downscale_factor
-    if x.ndim < 3 or x.size == 0 or factor < 1 or x.shape[-1] % factor or x.shape[-2] % factor:
+    if x.ndim < 3 or factor < 1 or x.shape[-1] % factor or x.shape[-2] % factor:
         raise Unsupported(f"downscale factor of {factor} for shape {x.shape}")
     *batch, channels, height, width = x.shape
     squares = x.reshape(math.prod(batch), channels, height // factor, factor, width // factor, factor)
