@@ -5,14 +5,12 @@ Interleaved in one process, on one thread; medians of ratios. Run with ``make be
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 import torch
+from timing import compare
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import flroute
@@ -25,36 +23,6 @@ class NoOp(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
-
-
-def seconds_per_call(work: Callable[[], Any], calls: int) -> float:
-    """Mean time of one call, in seconds."""
-    start = time.perf_counter()
-    for _ in range(calls):
-        work()
-    return (time.perf_counter() - start) / calls
-
-
-def compare(
-    routed: Callable[[], Any],
-    baseline: Callable[[], Any],
-    calls: int,
-    session: Callable[[], AbstractContextManager[Any]],
-) -> tuple[float, float, float]:
-    """Median microseconds of both, and the median of their ratios, measured in turn."""
-    rows = []
-    for _ in range(ROUNDS):
-        with NoOp():
-            baseline()
-            base = seconds_per_call(baseline, calls)
-        with session():
-            routed()  # routes are resolved once a session
-            rows.append((seconds_per_call(routed, calls), base))
-    return (
-        statistics.median(r for r, _ in rows) * 1e6,
-        statistics.median(b for _, b in rows) * 1e6,
-        statistics.median(r / b for r, b in rows),
-    )
 
 
 def mlp_step(device: str) -> Callable[[], Any]:
@@ -112,7 +80,9 @@ def main() -> None:
     ]
     print(f"{'case':34}{'routed us':>12}{'no-op us':>12}{'ratio':>8}{'goal':>8}")
     for name, routed, baseline, calls, session, goal in cases:
-        fl, host, ratio = compare(routed, baseline, calls, session)
+        fl, host, ratio = compare(
+            routed, baseline, calls, rounds=ROUNDS, session=session, around_baseline=NoOp
+        )
         print(f"{name:34}{fl:12.2f}{host:12.2f}{ratio:8.2f}{goal:8.1f}")
 
 
