@@ -9,7 +9,9 @@ import warnings
 from typing import Any
 
 import numpy as np
+import torch
 
+from flroute.reference_vendor.blocks import copy_into, row_major
 from flroute.reference_vendor.support import EVERY, Array, Result, quiet
 from flroute.vendor import Unsupported, kernel
 
@@ -89,7 +91,14 @@ def scalar(value: Any, dtype: np.dtype[Any]) -> Result:
 def copy_(target: Array, source: Array, non_blocking: bool = False) -> None:
     if _loses_imaginary_part(source, target.dtype):
         warnings.warn("Casting complex values to real discards the imaginary part", stacklevel=2)
-    np.copyto(target, cast(source, target.dtype), casting="unsafe")
+    copy_into(target, cast(source, target.dtype))
+
+
+@kernel("aten::clone", dtypes=(*CASTS, "uint16", "uint32", "uint64"))
+def clone(x: Array, *, memory_format: torch.memory_format | None = None) -> Array:
+    if memory_format not in (None, torch.preserve_format, torch.contiguous_format):
+        raise Unsupported(f"a copy in {memory_format}")
+    return row_major(x)
 
 
 @kernel("aten::fill_.Scalar", dtypes=CASTS)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from flroute.reference_vendor.blocks import in_blocks
 from flroute.reference_vendor.support import (
     FLOATS,
     INTEGERS,
@@ -16,6 +17,7 @@ from flroute.reference_vendor.support import (
     binary,
     check_scalars,
     fast,
+    float32_is_accurate,
     floating,
     quiet,
     rounded,
@@ -163,7 +165,12 @@ def sqrt(x: Array) -> Result:
 @kernel("aten::rsqrt", dtypes=REALS)
 @quiet
 def rsqrt(x: Array) -> Result:
-    return np.reciprocal(np.sqrt(floating(x)))
+    return in_blocks(_rsqrt, floating(x))
+
+
+def _rsqrt(out: Array, x: Array) -> None:
+    np.sqrt(x, out=out)
+    np.divide(1, out, out=out)
 
 
 @kernel("aten::reciprocal", dtypes=REALS)
@@ -203,6 +210,7 @@ def sign(x: Array) -> Result:
 
 
 @kernel("aten::pow.Tensor_Scalar", dtypes=FLOATS)
+@quiet
 def pow_scalar(x: Array, exponent: float) -> Result:
     check_scalars(x.dtype, exponent)
     # The exponents that PyTorch treats apart, with its results for signed zeros and infinities.
@@ -212,9 +220,18 @@ def pow_scalar(x: Array, exponent: float) -> Result:
         return fast.run(np.sqrt, x)
     if exponent == -1:
         return fast.run(np.reciprocal, x)
+    if exponent == 3:
+        return in_blocks(_cube, x)
     if exponent == -0.5:
         return rsqrt(x)
+    if x.dtype.char == "f" and np.float32(exponent) == exponent and float32_is_accurate(np.power):
+        return fast.run(np.power, x, exponent)
     return rounded(np.power, x, exponent, like=x)
+
+
+def _cube(out: Array, x: Array) -> None:
+    np.square(x, out=out)
+    np.multiply(out, x, out=out)
 
 
 @kernel("aten::pow.Tensor_Tensor", dtypes=FLOATS)

@@ -10,8 +10,9 @@ from math import pi, sqrt
 
 import numpy as np
 
+from flroute.reference_vendor.blocks import filled, in_blocks
 from flroute.reference_vendor.error_functions import erfc_of_doubles
-from flroute.reference_vendor.support import FLOATS, Array, Result, in_blocks, quiet
+from flroute.reference_vendor.support import FLOATS, Array, Result, quiet
 from flroute.vendor import Unsupported, kernel
 
 _ROOT_HALF = sqrt(0.5)
@@ -33,7 +34,8 @@ _LARGEST_EXPONENT = 80.0  # exp of it is far from overflow, and 1 / (1 + exp) is
 
 
 def _into_minus_logit(out: Array, x: Array) -> None:
-    square = np.minimum(np.square(x), _LAST_SQUARE)
+    square = np.square(x)
+    np.minimum(square, filled(_LAST_SQUARE, x), out=square)
     np.multiply(square, -_LOGIT[-1], out=out)
     for coefficient in _LOGIT[-2:0:-1]:
         np.subtract(out, coefficient, out=out)
@@ -74,7 +76,7 @@ def _normal_slope(out: Array, gradient: Array, x: Array) -> None:
     """Phi(x) + x phi(x), where phi is the normal density."""
     _into_minus_logit(out, x)
     _into_one_plus_exp(out)
-    np.reciprocal(out, out=out)
+    np.divide(1, out, out=out)
     _add_density_and_scale(out, gradient, x)
 
 
@@ -97,9 +99,10 @@ def _tanh_slope(out: Array, gradient: Array, x: Array) -> None:
     """s (1 + x a'(x) e s), where e = exp(-a(x)) and s = 1 / (1 + e); e s is 1 - s without its cancellation."""
     slope = np.square(x)
     _into_minus_tanh_logit(out, x)
-    e = np.exp(np.minimum(out, _LARGEST_EXPONENT))
+    e = np.minimum(out, filled(_LARGEST_EXPONENT, out))
+    np.exp(e, out=e)
     np.add(e, 1, out=out)
-    np.reciprocal(out, out=out)
+    np.divide(1, out, out=out)
     np.multiply(slope, 3 * _CUBIC, out=slope)
     np.add(slope, _LINEAR, out=slope)
     np.multiply(slope, x, out=slope)

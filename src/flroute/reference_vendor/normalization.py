@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from flroute.reference_vendor.blocks import row_blocks
+from flroute.reference_vendor.memory import empty
 from flroute.reference_vendor.support import (
     FLOAT_TYPES,
     FLOATS,
@@ -17,6 +19,8 @@ from flroute.reference_vendor.support import (
     accurate_sum,
     narrow,
     quiet,
+    sum_of_rows,
+    sum_of_squares,
     wide,
 )
 from flroute.vendor import Unsupported, kernel
@@ -67,19 +71,36 @@ def _inner(x: Array, normalized_shape: Sequence[int]) -> Axes:
     return inner
 
 
+def _scaled_by_weight(out: Array, weight: Array | None, bias: Array | None) -> None:
+    if weight is not None:
+        np.multiply(out, weight, out=out)
+    if bias is not None:
+        np.add(out, bias, out=out)
+
+
 @kernel("aten::native_layer_norm", dtypes=FLOATS)
 @quiet
 def layer_norm(
     x: Array, normalized_shape: Sequence[int], weight: Array | None, bias: Array | None, eps: float
 ) -> tuple[Array, Array, Array]:
-    centred, mean, variance = _centred(x, _inner(x, normalized_shape))
-    rstd = narrow(1 / np.sqrt(variance + eps), x)
-    output = _scale_and_shift(centred, rstd, None)
-    if weight is not None:
-        output *= weight
-    if bias is not None:
-        output += bias
-    return output, narrow(mean, x), rstd
+    inner = _inner(x, normalized_shape)
+    width = prod(normalized_shape)
+    rows = x.reshape(-1, width)
+    output, mean, rstd = (
+        empty(rows.shape, x.dtype),
+        empty((len(rows), 1), x.dtype),
+        empty((len(rows), 1), x.dtype),
+    )
+    weight, bias = (None if values is None else values.reshape(width) for values in (weight, bias))
+    for some in row_blocks(rows):
+        out, centre, scale = output[some], mean[some], rstd[some]
+        centre[...] = sum_of_rows(rows[some]) / width
+        np.subtract(rows[some], centre, out=out)
+        scale[...] = 1 / np.sqrt(sum_of_squares(out) / width + eps)
+        np.multiply(out, scale, out=out)
+        _scaled_by_weight(out, weight, bias)
+    kept = (*x.shape[: inner[0]], *(1,) * len(inner))
+    return output.reshape(x.shape), mean.reshape(kept), rstd.reshape(kept)
 
 
 @kernel("aten::native_layer_norm_backward", dtypes=FLOATS)
@@ -94,19 +115,35 @@ def layer_norm_backward(
     bias: Array | None,
     output_mask: Sequence[bool],
 ) -> tuple[Array | None, Array | None, Array | None]:
-    inner = _inner(x, normalized_shape)
-    outer = tuple(range(inner[0]))
-    normalized = (x - mean) * rstd
+    """With n = (x - mean) rstd, each row's gradient is rstd (g - mean(g) - n mean(g n)), where g = gradient * weight."""
+    _inner(x, normalized_shape)
+    width = prod(normalized_shape)
+    rows, gradients = x.reshape(-1, width), gradient.reshape(-1, width)
+    mean, rstd = mean.reshape(-1, 1), rstd.reshape(-1, 1)
     wants_input, wants_weight, wants_bias = output_mask
-    for_input = for_weight = for_bias = None
-    if wants_input:
-        scaled = gradient if weight is None else gradient * weight
-        for_input = _through_statistics(scaled, normalized, rstd, inner)
-    if wants_weight and weight is not None:
-        for_weight = narrow(accurate_sum(gradient * normalized, outer), x)
-    if wants_bias and bias is not None:
-        for_bias = narrow(accurate_sum(gradient, outer), x)
-    return for_input, for_weight, for_bias
+    for_input = empty(rows.shape, x.dtype) if wants_input else None
+    for_weight = np.zeros(width) if wants_weight and weight is not None else None
+    for_bias = np.zeros(width) if wants_bias and bias is not None else None
+    for some in row_blocks(rows):
+        upstream, scale = gradients[some], rstd[some]
+        normalized = np.subtract(rows[some], mean[some])
+        np.multiply(normalized, scale, out=normalized)
+        if for_bias is not None:
+            for_bias += accurate_sum(upstream, (0,))
+        if for_weight is not None:
+            for_weight += accurate_sum(upstream * normalized, (0,))
+        if for_input is not None:
+            scaled = upstream if weight is None else upstream * weight.reshape(width)
+            slope = sum_of_rows(scaled * normalized) / -width
+            out = np.multiply(normalized, narrow(slope, x), out=for_input[some])
+            np.add(out, scaled, out=out)
+            np.subtract(out, narrow(sum_of_rows(scaled) / width, x), out=out)
+            np.multiply(out, scale, out=out)
+    return (
+        None if for_input is None else for_input.reshape(x.shape),
+        None if for_weight is None else narrow(for_weight, x).reshape(normalized_shape),
+        None if for_bias is None else narrow(for_bias, x).reshape(normalized_shape),
+    )
 
 
 # -- group normalization ------------------------------------------------------------------------------

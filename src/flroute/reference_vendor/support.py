@@ -144,29 +144,13 @@ def rounded(ufunc: np.ufunc, *operands: Any, like: Array) -> Result:
     return fast.run(ufunc, *operands, out=out, dtype=np.float64, casting="same_kind")
 
 
-BLOCK = (
-    1 << 15
-)  # elements: a few such buffers of float32 stay in a core's own cache from one pass to the next
-
-
-def in_blocks(function: Callable[..., None], *operands: Array) -> Array:
-    """``function(out, *operands)`` on flat pieces of operands of one dtype; gives the whole of ``out``.
-
-    For formulas of many passes: over whole arrays each pass would fetch everything from memory again.
-    """
-    if any(operand.shape != operands[0].shape for operand in operands):
-        operands = np.broadcast_arrays(*operands)
-    out = empty_like(operands[0])
-    if out.size <= BLOCK and out.ndim:
-        function(out, *operands)
-        return out
-    if any(operand.strides != out.strides for operand in operands):
-        out = np.empty(out.shape, out.dtype)
-        operands = tuple(np.ascontiguousarray(operand) for operand in operands)
-    flat = [array.ravel(order="K") for array in (out, *operands)]  # views: all are dense, in one order
-    for start in range(0, out.size, BLOCK):
-        function(*[piece[start : start + BLOCK] for piece in flat])
-    return out
+@functools.cache
+def float32_is_accurate(ufunc: np.ufunc) -> bool:
+    """Whether numpy's float32 loop of a ufunc of two operands is as good as rounding once: it depends on the processor."""
+    x, y = np.linspace(0.01, 20, 2001, dtype="f"), np.linspace(-5, 5, 2001, dtype="f")
+    exact = ufunc(x, y, dtype=np.float64)
+    error = np.abs(ufunc(x, y) - exact)
+    return bool(np.all(error <= 0.6 * np.spacing(exact.astype("f"))))
 
 
 # As plain callables: for numpy's stubs, keepdims is a literal.
@@ -181,12 +165,94 @@ def accurate_sum(x: Array, axis: tuple[int, ...] | None = None, keepdims: bool =
     doubles is folded in pairs first; a sum of floats needs no more than a double to add up in.
     """
     if x.dtype.kind == "c":
-        return _add_up(x, axis=axis, dtype=np.complex128, keepdims=keepdims)
+        return reduce(np.add, x, axis=axis, dtype=np.complex128, keepdims=keepdims)
+    over = tuple(range(x.ndim)) if axis is None else axis
+    if x.dtype.char == "f" and x.size >= _MANY and over and x.flags.c_contiguous:
+        total = _sum_by_pieces(x, over)
+        if total is not None and np.isfinite(total).all():
+            return _kept(total, x, over) if keepdims else total
     if x.dtype.char == "d" and axis is not None:
         for dim in axis:
             if x.strides[dim] != x.itemsize:
                 x = _folded(x, dim)
-    return _add_up(x, axis=axis, dtype=np.float64, keepdims=keepdims)
+    return reduce(np.add, x, axis=axis, dtype=np.float64, keepdims=keepdims)
+
+
+def sum_of_rows(x: Array) -> Result:
+    """The sum of each row of a row-major matrix, as a column of doubles: ``accurate_sum``, where nothing overflows."""
+    rows, width = x.shape
+    size = _piece(width) if x.dtype.char == "f" else 0
+    if size < _SHORT:
+        return _add_up(x, 1, np.float64, None, True)
+    pieces = np.matmul(x.reshape(-1, size), _ONES[:size])
+    return _add_up(pieces.reshape(rows, -1), 1, np.float64, None, True)
+
+
+def sum_of_squares(x: Array) -> Result:
+    """The sum of the squares of each row of a row-major matrix, as a column of doubles."""
+    rows, width = x.shape
+    size = _piece(width) if x.dtype.char == "f" else 0
+    if size < _SHORT:
+        return _add_up(np.square(x), 1, np.float64, None, True)
+    pieces = x.reshape(-1, size)
+    return _add_up(np.vecdot(pieces, pieces).reshape(rows, -1), 1, np.float64, None, True)
+
+
+_MANY = 4096
+_LONGEST_PIECE = 128
+_ONES = np.ones(_LONGEST_PIECE, np.float32)
+_ONES.flags.writeable = False
+
+
+@functools.cache
+def _piece(count: int) -> int:
+    """The largest divisor of ``count`` that is short enough to add up in float32."""
+    return next(size for size in range(min(count, _LONGEST_PIECE), 0, -1) if count % size == 0)
+
+
+def _sum_by_pieces(x: Array, over: tuple[int, ...]) -> Any:
+    """Sums of floats: BLAS adds up short pieces in float32, by many partial sums at once; their sums add up as doubles.
+
+    ``None`` where the shape offers no pieces. Not for infinite results: a sum of a piece may overflow where the whole does not.
+    """
+    dims = {dim % x.ndim for dim in over}
+    trailing = next((n for n in range(x.ndim) if x.ndim - 1 - n not in dims), x.ndim)
+    if not trailing:
+        return _sum_of_leading(x, dims)
+    kept = x.shape[: x.ndim - trailing]
+    count = math.prod(x.shape[x.ndim - trailing :])
+    if not kept and _piece(count) < _SHORT:  # the whole: what is left over comes by itself
+        flat = x.reshape(-1)
+        whole = count - count % _LONGEST_PIECE
+        return _sum_by_pieces(flat[:whole], (0,)) + np.add.reduce(flat[whole:], dtype=np.float64)
+    size = _piece(count)
+    if size < _SHORT:
+        return None
+    sums = np.matmul(x.reshape(-1, size), _ONES[:size]).reshape(*kept, count // size)
+    rest = tuple(dim for dim in dims if dim < len(kept))
+    return reduce(np.add, sums, axis=(*rest, len(kept)), dtype=np.float64)
+
+
+_SHORT = 16
+"""Pieces of fewer elements cost more than they save."""
+
+
+def _sum_of_leading(x: Array, dims: set[int]) -> Any:
+    """Sums along the first dimensions only; ``None`` if others are among them."""
+    leading = len(dims)
+    kept = x.shape[leading:]
+    count, width = math.prod(x.shape[:leading]), math.prod(kept)
+    size = min(_piece(count), 64)
+    if dims != set(range(leading)) or count % size or size < _SHORT or width < _SHORT:
+        return None
+    sums = np.matmul(_ONES[:size], x.reshape(count // size, size, width))
+    return np.add.reduce(sums, axis=0, dtype=np.float64).reshape(kept)
+
+
+def _kept(total: Any, x: Array, over: tuple[int, ...]) -> Result:
+    """``total`` with the dimensions it was summed over, of size 1."""
+    dims = {dim % x.ndim for dim in over}
+    return np.reshape(total, [1 if dim in dims else n for dim, n in enumerate(x.shape)])
 
 
 def _folded(x: Array, dim: int) -> Array:
