@@ -36,6 +36,17 @@ def in_blocks(function: Callable[..., None], *operands: Array) -> Array:
     return out
 
 
+def pieces(*arrays: Array) -> Iterator[tuple[Array, ...]]:
+    """The arrays, or flat views of pieces of them if all are row-major and of one shape."""
+    first = arrays[0]
+    if first.size <= BLOCK or not all(a.shape == first.shape and a.flags.c_contiguous for a in arrays):
+        yield arrays
+        return
+    flat = [array.reshape(-1) for array in arrays]
+    for start in range(0, first.size, BLOCK):
+        yield tuple([array[start : start + BLOCK] for array in flat])
+
+
 def row_blocks(rows: Array) -> Iterator[slice]:
     """As many rows of a matrix at a time as stay in a core's own cache."""
     step = max(1, BLOCK // max(1, rows.shape[1]))

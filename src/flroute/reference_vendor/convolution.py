@@ -1,21 +1,20 @@
 """Convolution in one to three dimensions: patches unfolded into a matrix, then one product per group.
 
 Three primitives serve convolution, transposed convolution and the gradients of both, since each is one
-of the others seen from another side. Inside, the batch is the last dimension, (channels, *image, batch):
-a row of patches is then one long run of memory, even where the image is small.
+of the others seen from another side. Images come one after the other, and of a large one some rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from flroute.reference_vendor.support import FLOATS, Array, Result, accurate_sum, narrow, quiet
+from flroute.reference_vendor.support import FLOATS, Array, Result, accurate_sum, empty, narrow, quiet
 from flroute.vendor import Unsupported, kernel
 
 
@@ -67,58 +66,110 @@ def _window(
     return window
 
 
-def _patches(x: Array, kernel_size: tuple[int, ...], output: tuple[int, ...], window: Window) -> Result:
-    """Unfold ``x`` (N, C, *image) into (groups, C / groups * kernel elements, output positions * N)."""
+def _padded(x: Array, window: Window) -> Array:
+    """The images with zeros around them; never to be written to."""
+    if not any(window.padding):
+        return x
     batch, channels, *image = x.shape
-    padded = np.zeros((channels, *window.grown(image), batch), x.dtype)
-    padded[window.interior(image)] = np.moveaxis(x, 0, -1)
-    per_channel, *across, per_image = padded.strides
+    padded = np.zeros((batch, channels, *window.grown(image)), x.dtype)
+    padded[(slice(None), *window.interior(image))] = x
+    return padded
+
+
+def _patches(image: Array, kernel_size: tuple[int, ...], output: tuple[int, ...], window: Window) -> Array:
+    """What each element of the kernel meets at each position, in a padded image: (channels, *kernel, *output), a view."""
+    per_channel, *across = image.strides
     in_kernel = (step * d for step, d in zip(across, window.dilation, strict=True))
     between = (step * s for step, s in zip(across, window.stride, strict=True))
-    shape = (channels, *kernel_size, *output, batch)
-    view = as_strided(padded, shape, (per_channel, *in_kernel, *between, per_image), writeable=False)
-    rows = channels // window.groups * prod(kernel_size)
-    return view.reshape(window.groups, rows, prod(output) * batch)
+    shape = (image.shape[0], *kernel_size, *output)
+    return as_strided(image, shape, (per_channel, *in_kernel, *between), writeable=False)
 
 
-def _by_group(x: Array, groups: int) -> Result:
-    """Turn (N, C, *image) into (groups, C / groups, image * N)."""
-    channels = x.shape[1]
-    return np.moveaxis(x, 0, -1).reshape(groups, channels // groups, x.size // channels)
+_COLUMNS = 1 << 17
+"""Elements: as many patches are unfolded at a time as stay in a core's own cache until the product has read them."""
 
 
-def _by_batch(matrix: Array, batch: int, image: Sequence[int]) -> Result:
-    """Undo ``_by_group``; the result is contiguous."""
-    groups, channels, _ = matrix.shape
-    return np.ascontiguousarray(np.moveaxis(matrix.reshape(groups * channels, *image, batch), -1, 0))
+def _unfolded(
+    x: Array, kernel_size: tuple[int, ...], output: tuple[int, ...], window: Window
+) -> Iterator[tuple[int, slice, Array]]:
+    """Patches as columns of matrices, (groups, channels / groups * kernel elements, some positions).
+
+    Yields:
+        The image's number, which positions of the flattened output these are, and the matrices.
+    """
+    padded = _padded(x, window)
+    inner = prod(output[1:])
+    step = max(1, _COLUMNS // (x.shape[1] * prod(kernel_size) * inner))
+    for number, image in enumerate(padded):
+        view = _patches(image, kernel_size, output, window)
+        for start in range(0, output[0], step):
+            stop = min(start + step, output[0])
+            some = view[(slice(None),) * (1 + len(kernel_size)) + (slice(start, stop),)]
+            positions = slice(start * inner, stop * inner)
+            yield number, positions, some.reshape(window.groups, -1, positions.stop - positions.start)
 
 
-def _correlate(x: Array, weight: Array, output: tuple[int, ...], window: Window) -> Result:
+def _by_group(x: Array, groups: int) -> Array:
+    """(N, C, *image) as (N, groups, C / groups, positions)."""
+    batch, channels, *image = x.shape
+    return x.reshape(batch, groups, channels // groups, prod(image))
+
+
+def _correlate(x: Array, weight: Array, output: tuple[int, ...], window: Window) -> Array:
     """The convolution itself: ``weight`` is (out channels, in channels / groups, *kernel)."""
-    columns = _patches(x, weight.shape[2:], output, window)
-    rows = weight.reshape(window.groups, weight.shape[0] // window.groups, columns.shape[1])
-    return _by_batch(np.matmul(rows, columns), x.shape[0], output)
+    rows = weight.reshape(window.groups, weight.shape[0] // window.groups, -1)
+    result = empty((len(x), window.groups, rows.shape[1], prod(output)), x.dtype)
+    for number, positions, columns in _unfolded(x, weight.shape[2:], output, window):
+        np.matmul(rows, columns, out=result[number, :, :, positions])
+    return result.reshape(len(x), weight.shape[0], *output)
 
 
-def _spread(gradient: Array, weight: Array, image: Sequence[int], window: Window) -> Result:
+def _spread(gradient: Array, weight: Array, image: Sequence[int], window: Window) -> Array:
     """Gradient of ``_correlate`` for its input, an image of the given size."""
+    mirrored = _mirrored(window, weight.shape[2:])
+    many_inputs = (
+        2 * weight.shape[1] >= weight.shape[0] // window.groups
+    )  # else it would unfold more than is below
+    fits = min(mirrored.padding) >= 0 and mirrored.output(gradient.shape[2:], weight.shape[2:]) == tuple(
+        image
+    )
+    if many_inputs and fits:
+        return _correlate(gradient, _turned(weight, window.groups), tuple(image), mirrored)
     batch, _, *output = gradient.shape
     kernel_size = weight.shape[2:]
     channels = weight.shape[1] * window.groups
-    rows = weight.reshape(window.groups, weight.shape[0] // window.groups, -1)
-    columns = np.matmul(rows.transpose(0, 2, 1), _by_group(gradient, window.groups))
-    columns = columns.reshape(channels, *kernel_size, *output, batch)
-    padded = np.zeros((channels, *window.grown(image), batch), gradient.dtype)
-    for offset in product(*map(range, kernel_size)):
-        padded[window.inside(offset, output)] += columns[(slice(None), *offset)]
-    return np.ascontiguousarray(np.moveaxis(padded[window.interior(image)], -1, 0))
+    rows = weight.reshape(window.groups, weight.shape[0] // window.groups, -1).transpose(0, 2, 1)
+    padded = np.zeros((batch, channels, *window.grown(image)), gradient.dtype)
+    for target, upstream in zip(padded, _by_group(gradient, window.groups), strict=True):
+        columns = np.matmul(rows, upstream).reshape(channels, *kernel_size, *output)
+        for offset in product(*map(range, kernel_size)):
+            target[window.inside(offset, output)] += columns[(slice(None), *offset)]
+    return np.ascontiguousarray(padded[(slice(None), *window.interior(image))])
 
 
-def _weight_gradient(x: Array, gradient: Array, weight: Array, window: Window) -> Result:
+def _mirrored(window: Window, kernel_size: Sequence[int]) -> Window:
+    """The window over an output that meets, for each input position, what the input took part in: if the stride is 1."""
+    if max(window.stride) > 1:
+        return replace(window, padding=(-1,) * len(kernel_size))
+    reach = zip(window.dilation, kernel_size, window.padding, strict=True)
+    return replace(window, padding=tuple(d * (k - 1) - p for d, k, p in reach))
+
+
+def _turned(weight: Array, groups: int) -> Array:
+    """The weight with channels in and out exchanged in each group, and the kernel turned by 180 degrees."""
+    outputs, inputs, *kernel_size = weight.shape
+    grouped = weight.reshape(groups, outputs // groups, inputs, *kernel_size).swapaxes(1, 2)
+    turned = np.flip(grouped, tuple(range(3, grouped.ndim)))
+    return turned.reshape(groups * inputs, outputs // groups, *kernel_size)
+
+
+def _weight_gradient(x: Array, gradient: Array, weight: Array, window: Window) -> Array:
     """Gradient of ``_correlate`` for its weight."""
-    columns = _patches(x, weight.shape[2:], gradient.shape[2:], window)
     rows = _by_group(gradient, window.groups)
-    return np.matmul(rows, columns.transpose(0, 2, 1)).reshape(weight.shape)
+    total = np.zeros((window.groups, rows.shape[2], weight.size // weight.shape[0]), x.dtype)
+    for number, positions, columns in _unfolded(x, weight.shape[2:], gradient.shape[2:], window):
+        total += np.matmul(rows[number, :, :, positions], columns.transpose(0, 2, 1))
+    return total.reshape(weight.shape)
 
 
 @kernel("aten::convolution", "aten::convolution_overrideable", dtypes=FLOATS)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from flroute.reference_vendor import elementwise
+from flroute.reference_vendor.blocks import pieces
 from flroute.reference_vendor.casting import CASTS
 from flroute.reference_vendor.memory import LARGE
 from flroute.reference_vendor.support import (
@@ -68,8 +69,9 @@ def _each(ufunc: np.ufunc, xs: Arrays, others: Iterable[Any]) -> list[Array]:
 def add_list_(targets: Arrays, others: Arrays, *, alpha: float = 1) -> None:
     _check_lengths(targets, others)
     _check_shapes(targets, others)
-    for target, other in zip(targets, others, strict=True):
-        np.add(target, other if alpha == 1 else np.multiply(other, alpha), out=target)
+    for arrays in zip(targets, others, strict=True):
+        for target, other in pieces(*arrays):
+            np.add(target, other if alpha == 1 else np.multiply(other, alpha), out=target)
 
 
 @kernel("aten::_foreach_add.List", dtypes=FLOATS)
@@ -164,9 +166,10 @@ def div_list(xs: Arrays, others: Sequence[Any]) -> list[Array]:
 def _add_products(targets: Arrays, ys: Arrays, zs: Arrays, values: Iterable[float], ufunc: np.ufunc) -> None:
     """``target += value * ufunc(y, z)`` for each."""
     _check_shapes(targets, ys, zs)
-    for target, y, z, value in zip(targets, ys, zs, values, strict=False):
-        product = ufunc(y if value == 1 else np.multiply(y, value), z)
-        np.add(target, product, out=target)
+    for arrays, value in zip(zip(targets, ys, zs, strict=True), values, strict=False):
+        for target, y, z in pieces(*arrays):
+            product = ufunc(y if value == 1 else np.multiply(y, value), z)
+            np.add(target, product, out=target)
 
 
 @kernel("aten::_foreach_addcmul_.Scalar", dtypes=FLOATS)
@@ -201,12 +204,15 @@ def addcdiv_list_(targets: Arrays, ys: Arrays, zs: Arrays, scalars: Sequence[flo
 def lerp_(targets: Arrays, ends: Arrays, weight: float) -> None:
     _check_lengths(targets, ends)
     _check_shapes(targets, ends)
-    for target, end in zip(targets, ends, strict=True):
-        difference = np.subtract(end, target)
-        if abs(weight) < 0.5:  # from the nearer end, as in elementwise.lerp
-            np.add(target, np.multiply(difference, weight), out=target)
-        else:
-            np.subtract(end, np.multiply(difference, 1 - weight), out=target)
+    from_start = abs(weight) < 0.5  # from the nearer end, as in elementwise.lerp
+    for arrays in zip(targets, ends, strict=True):
+        for target, end in pieces(*arrays):
+            part = np.asarray(np.subtract(end, target))
+            np.multiply(part, weight if from_start else 1 - weight, out=part)
+            if from_start:
+                np.add(target, part, out=target)
+            else:
+                np.subtract(end, part, out=target)
 
 
 # -- one operand --------------------------------------------------------------------------------------
