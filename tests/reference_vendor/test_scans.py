@@ -67,3 +67,12 @@ def test_long_sums(size: int) -> None:
 def test_an_impossible_dimension_is_left_to_the_host() -> None:
     with pytest.raises(Unsupported):
         run("aten::cumsum", torch.ones(2), 1)
+
+
+@pytest.mark.parametrize("odd", [0.0, float("nan"), float("inf")])
+def test_long_sums_are_those_of_double_precision(odd: float) -> None:
+    x = torch.randn(100_003, generator=torch.Generator().manual_seed(0))
+    x[70_001] += odd
+    exact = x.double().cumsum(0)
+    made = torch.from_numpy(run("aten::cumsum", x, 0))
+    torch.testing.assert_close(made, exact.float(), rtol=2e-7, atol=0, equal_nan=True)

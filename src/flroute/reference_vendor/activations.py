@@ -93,7 +93,13 @@ _TANH_IS_X = 1e-4  # x - x^3 / 3 rounds to x
 @kernel("aten::tanh_backward", dtypes=FLOATS)
 @quiet
 def tanh_backward(gradient: Array, output: Array) -> Result:
-    return narrow(gradient * (1 - np.square(wide(output))), output)
+    return in_blocks(_tanh_slope, gradient, output)
+
+
+def _tanh_slope(out: Array, gradient: Array, output: Array) -> None:
+    slope = np.square(output, dtype=np.float64)
+    np.subtract(1, slope, out=slope)
+    np.multiply(gradient, slope, out=out, casting="same_kind")
 
 
 def _logistic(x: Array) -> Result:

@@ -14,7 +14,8 @@ from math import prod
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from flroute.reference_vendor.support import FLOATS, Array, Result, accurate_sum, empty, narrow, quiet
+from flroute.reference_vendor.memory import empty
+from flroute.reference_vendor.support import FLOATS, Array, Result, accurate_sum, narrow, quiet
 from flroute.vendor import Unsupported, kernel
 
 

@@ -25,8 +25,9 @@ def dropout(x: Array, p: float, train: bool | None) -> tuple[Array, Array]:
 
 def _scaled(x: Array, kept: Array, scale: float) -> Result:
     """A NaN that is dropped stays a NaN, as on the host: hence a product."""
-    result = x * kept
-    return result * x.dtype.type(scale)
+    factors = kept.astype(x.dtype)
+    factors *= x.dtype.type(scale)
+    return np.multiply(x, factors, out=factors)
 
 
 def _float_gradient(gradient: torch.Tensor, mask: torch.Tensor, _: float) -> bool | str:

@@ -137,11 +137,6 @@ def absolute(x: Array) -> Result:
     return np.absolute(x)
 
 
-@kernel("aten::exp", dtypes=REALS)
-def exp(x: Array) -> Result:
-    return rounded(np.exp, x, like=x)
-
-
 @kernel("aten::log", dtypes=REALS)
 def log(x: Array) -> Result:
     return rounded(np.log, x, like=x)

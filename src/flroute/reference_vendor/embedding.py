@@ -31,6 +31,10 @@ def embedding(
     return weight[indices]
 
 
+_FEW = 8
+"""So many gradients of one row are added up one after the other, in their own precision."""
+
+
 @kernel("aten::embedding_dense_backward", when=float_values_long_index)
 @quiet
 def embedding_dense_backward(
@@ -45,7 +49,15 @@ def embedding_dense_backward(
     # Equal indices side by side, so that each row is one sum over a stretch, in double precision.
     order = np.argsort(flat, kind="stable")
     rows, starts, counts = np.unique(flat[order], return_index=True, return_counts=True)
-    sums = np.add.reduceat(gradient.reshape(-1, width)[order], starts, axis=0, dtype=np.float64)
+    gradients = gradient.reshape(-1, width)
+    if counts.max() <= _FEW and not scale_grad_by_freq:
+        for nth in range(counts.max()):  # no index twice in one addition
+            more = counts > nth
+            table[rows[more]] += gradients[order[starts[more] + nth]]
+        if 0 <= padding_idx < num_weights:
+            table[padding_idx] = 0
+        return table
+    sums = np.add.reduceat(gradients[order], starts, axis=0, dtype=np.float64)
     if scale_grad_by_freq:
         sums /= counts[:, None]
     table[rows] = sums

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from flroute.reference_vendor.casting import from_bfloat16, to_bfloat16
+from flroute.reference_vendor.casting import from_bfloat16, from_float16, to_bfloat16
 from flroute.reference_vendor.promotion import result_type
 from flroute.reference_vendor.support import EVERY, Array, Result, quiet
 from flroute.vendor import Kernel, Unsupported
@@ -57,7 +57,7 @@ def widened(x: Array) -> Array:
         >>> widened(np.array([0x3FC0], np.uint16)).tolist()
         [1.5]
     """
-    return from_bfloat16(x) if x.dtype == _BFLOAT16 else x.astype(np.float32)
+    return from_bfloat16(x) if x.dtype == _BFLOAT16 else from_float16(x)
 
 
 def rounded_to(half: np.dtype[Any], x: Result) -> Result:

@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from flroute.reference_vendor.support import COMPLEX, FLOATS, REALS, Array, Result, axes, quiet, result_dtype
+from flroute.reference_vendor.blocks import BLOCK
+from flroute.reference_vendor.memory import empty
+from flroute.reference_vendor.support import (
+    COMPLEX,
+    FLOATS,
+    REALS,
+    Array,
+    Result,
+    axes,
+    quiet,
+    result_dtype,
+)
 from flroute.vendor import kernel
 
 
@@ -19,9 +30,38 @@ def _accumulate(ufunc: np.ufunc, x: Array, dim: int, dtype: torch.dtype | None) 
     return ufunc.accumulate(x, axis=axis, dtype=wide).astype(result, copy=False)
 
 
+_RUN = 16
+"""Elements whose sums so far come from one row of a matrix product."""
+_TRIANGLE = np.triu(np.ones((_RUN, _RUN)))
+
+
+def _sums_so_far(x: Array) -> Array | None:
+    """The sums so far along a row of floats, in double precision but not one by one; ``None`` where they leave the finite.
+
+    In runs: a product with a triangle of ones sums up inside of each, and what came before a run is added to all of it.
+    An infinity would meet the zeros of the triangle.
+    """
+    out = empty(x.shape, x.dtype)
+    whole = x.size - x.size % _RUN
+    total = np.float64(0)
+    for start in range(0, whole, BLOCK):
+        some = slice(start, min(start + BLOCK, whole))
+        runs = np.matmul(x[some].reshape(-1, _RUN).astype(np.float64), _TRIANGLE)
+        before = np.add.accumulate(np.concatenate([[total], runs[:, -1]]))
+        np.add(runs, before[:-1, None], out=out[some].reshape(-1, _RUN), casting="same_kind")
+        total = before[-1]
+    out[whole:] = total + np.add.accumulate(x[whole:], dtype=np.float64)
+    return out if np.isfinite(total) else None
+
+
 @kernel("aten::cumsum", dtypes=(*REALS, *COMPLEX))
 @quiet
 def cumsum(x: Array, dim: int, *, dtype: torch.dtype | None = None) -> Result:
+    if x.dtype.char == "f" and dtype in (None, torch.float32) and x.ndim == 1 and x.size >= 4096:
+        axes(dim, 1)
+        result = _sums_so_far(x)
+        if result is not None:
+            return result
     return _accumulate(np.add, x, dim, dtype)
 
 
