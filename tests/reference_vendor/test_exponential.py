@@ -12,7 +12,8 @@ from against_host import run
 def test_many_exponentials_are_off_by_less_than_twice_the_hosts_error(bounds: tuple[float, float]) -> None:
     x = torch.empty(100_003).uniform_(*bounds, generator=torch.Generator().manual_seed(0))
     exact = torch.exp(x.double()).numpy()
-    unit = np.spacing(exact.astype(np.float32)).astype(np.float64)
+    with np.errstate(over="ignore"):
+        unit = np.spacing(exact.astype(np.float32)).astype(np.float64)
     ours = np.abs(run("aten::exp", x) - exact)
     finite = np.isfinite(ours)
     assert (ours[finite] <= 1.1 * unit[finite]).all()

@@ -60,7 +60,9 @@ def in_rows(function: Callable[..., None], *operands: Array) -> Array:
     The operands have one shape and dtype. Like ``in_blocks``, where what a row gives depends on all of it.
     """
     out = empty(operands[0].shape, operands[0].dtype)
-    if out.size:
+    if 0 < out.size <= BLOCK and out.ndim == 2 and all(array.flags.c_contiguous for array in operands):
+        function(out, *operands)
+    elif out.size:
         matrices = [array.reshape(-1, out.shape[-1]) for array in (out, *operands)]
         for some in row_blocks(matrices[0]):
             function(*[matrix[some] for matrix in matrices])

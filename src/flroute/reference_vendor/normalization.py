@@ -19,6 +19,7 @@ from flroute.reference_vendor.support import (
     accurate_sum,
     narrow,
     quiet,
+    sum_of_columns,
     sum_of_rows,
     sum_of_squares,
     wide,
@@ -94,7 +95,7 @@ def layer_norm(
     weight, bias = (None if values is None else values.reshape(width) for values in (weight, bias))
     for some in row_blocks(rows):
         out, centre, scale = output[some], mean[some], rstd[some]
-        centre[...] = sum_of_rows(rows[some]) / width
+        centre[...] = sum_of_rows(rows[some], precise=True) / width
         np.subtract(rows[some], centre, out=out)
         scale[...] = 1 / np.sqrt(sum_of_squares(out) / width + eps)
         np.multiply(out, scale, out=out)
@@ -124,20 +125,22 @@ def layer_norm_backward(
     for_input = empty(rows.shape, x.dtype) if wants_input else None
     for_weight = np.zeros(width) if wants_weight and weight is not None else None
     for_bias = np.zeros(width) if wants_bias and bias is not None else None
+    weights = np.ones(width, x.dtype) if weight is None else weight.reshape(width)
     for some in row_blocks(rows):
         upstream, scale = gradients[some], rstd[some]
         normalized = np.subtract(rows[some], mean[some])
         np.multiply(normalized, scale, out=normalized)
+        products = np.multiply(upstream, normalized)
         if for_bias is not None:
-            for_bias += accurate_sum(upstream, (0,))
+            for_bias += sum_of_columns(upstream)
         if for_weight is not None:
-            for_weight += accurate_sum(upstream * normalized, (0,))
+            for_weight += sum_of_columns(products)
         if for_input is not None:
-            scaled = upstream if weight is None else upstream * weight.reshape(width)
-            slope = sum_of_rows(scaled * normalized) / -width
-            out = np.multiply(normalized, narrow(slope, x), out=for_input[some])
-            np.add(out, scaled, out=out)
-            np.subtract(out, narrow(sum_of_rows(scaled) / width, x), out=out)
+            slope, shift = products @ weights, upstream @ weights
+            out = np.multiply(upstream, weights, out=for_input[some])
+            np.multiply(normalized, (slope / width)[:, None], out=normalized)
+            np.subtract(out, normalized, out=out)
+            np.subtract(out, (shift / width)[:, None], out=out)
             np.multiply(out, scale, out=out)
     return (
         None if for_input is None else for_input.reshape(x.shape),

@@ -178,9 +178,14 @@ def accurate_sum(x: Array, axis: tuple[int, ...] | None = None, keepdims: bool =
     return reduce(np.add, x, axis=axis, dtype=np.float64, keepdims=keepdims)
 
 
-def sum_of_rows(x: Array) -> Result:
-    """The sum of each row of a row-major matrix, as a column of doubles: ``accurate_sum``, where nothing overflows."""
+def sum_of_rows(x: Array, precise: bool = False) -> Result:
+    """The sum of each row of a row-major matrix, as a column; nothing may overflow.
+
+    If ``precise``, longer rows add up in double precision: for sums that are results themselves.
+    """
     rows, width = x.shape
+    if x.dtype.char == "f" and width <= (_LONGEST_PIECE if precise else _LONGEST_ROW):
+        return np.matmul(x, _ONES[:width])[:, None]
     size = _piece(width) if x.dtype.char == "f" else 0
     if size < _SHORT:
         return _add_up(x, 1, np.float64, None, True)
@@ -188,19 +193,22 @@ def sum_of_rows(x: Array) -> Result:
     return _add_up(pieces.reshape(rows, -1), 1, np.float64, None, True)
 
 
+def sum_of_columns(x: Array) -> Result:
+    """The sum of each column of a matrix of few rows."""
+    return (
+        np.matmul(_ONES[: len(x)], x) if x.dtype.char == "f" and len(x) <= _LONGEST_ROW else np.add.reduce(x)
+    )
+
+
 def sum_of_squares(x: Array) -> Result:
-    """The sum of the squares of each row of a row-major matrix, as a column of doubles."""
-    rows, width = x.shape
-    size = _piece(width) if x.dtype.char == "f" else 0
-    if size < _SHORT:
-        return _add_up(np.square(x), 1, np.float64, None, True)
-    pieces = x.reshape(-1, size)
-    return _add_up(np.vecdot(pieces, pieces).reshape(rows, -1), 1, np.float64, None, True)
+    """The sum of the squares of each row of a row-major matrix, as a column."""
+    return np.vecdot(x, x)[:, None] if x.shape[1] <= _LONGEST_ROW else sum_of_rows(np.square(x))
 
 
 _MANY = 4096
 _LONGEST_PIECE = 128
-_ONES = np.ones(_LONGEST_PIECE, np.float32)
+_LONGEST_ROW = 4096
+_ONES = np.ones(_LONGEST_ROW, np.float32)
 _ONES.flags.writeable = False
 
 
