@@ -37,10 +37,32 @@ def test_devices() -> None:
 def test_ops() -> None:
     shown = runner.invoke(app, ["ops", "--vendor", "reference"])
     assert shown.exit_code == 0
-    assert "aten::convolution" in shown.output
-    rows = json.loads(runner.invoke(app, ["ops", "--vendor", "reference", "--json"]).output)
+    assert "% of the" in shown.output
+    assert "convolution" in shown.output
+    found = json.loads(runner.invoke(app, ["ops", "--vendor", "reference", "--format", "json"]).output)
+    assert sum(sum(family.values()) for family in found["families"].values()) == len(found["ops"])
+    assert {row["op"]: row["state"] for row in found["ops"]}["aten::convolution"] == "native"
+
+
+def test_single_ops() -> None:
+    shown = runner.invoke(app, ["ops", "add", "--vendor", "reference"])
+    for op in ("aten::add.Tensor", "aten::add_.Tensor", "aten::add.out"):
+        assert op in shown.output
+    assert "aten::addmm" not in shown.output
+    found = json.loads(runner.invoke(app, ["ops", "*pool3d*", "--format", "json"]).output)
+    assert all("pool3d" in row["op"] for row in found["ops"])
+    unknown = runner.invoke(app, ["ops", "nope"])
+    assert unknown.exit_code == 2
+    assert "no op of this PyTorch is called 'nope'" in unknown.output
+
+
+def test_kernels() -> None:
+    asked = ["ops", "--vendor", "reference", "--kernels", "--format"]
+    rows = json.loads(runner.invoke(app, [*asked, "json"]).output)
     assert {row["kernel"].split("/")[0] for row in rows} == {"reference"}
     assert {row["op"] for row in rows} == set(registry.load().kernels["reference"])
+    for output in ("table", "markdown"):
+        assert "reference/numpy:convolution" in runner.invoke(app, [*asked, output]).output
 
 
 def test_an_unknown_vendor_is_an_error_in_words() -> None:

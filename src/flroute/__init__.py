@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from flroute.activation import activate_if_alone
 from flroute.api import current_device, device, devices, vendors
-from flroute.coverage_check import check
 from flroute.errors import (
     CompatibilityError,
     DeviceError,
@@ -23,6 +22,7 @@ from flroute.errors import (
     Unsupported,
     VendorError,
 )
+from flroute.model_check import check
 from flroute.session import Session, enable
 from flroute.vocabulary import Decision, FallbackPolicy, Precision, Reason, Rejection, Route
 

@@ -9,15 +9,19 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 
 from flroute.errors import FlrouteError
 from flroute.vocabulary import FallbackPolicy
+
+if TYPE_CHECKING:
+    from flroute.coverage import Coverage
 
 app = typer.Typer(
     help="Bring a chip to PyTorch, and account for every operator call.",
@@ -25,6 +29,15 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+class Output(str, Enum):
+    """How ``flroute ops`` prints."""
+
+    TABLE = "table"
+    JSON = "json"
+    MARKDOWN = "markdown"
+
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
@@ -73,30 +86,77 @@ def devices(as_json: JsonOption = False) -> None:
 
 @app.command()
 def ops(
-    vendor: Annotated[str | None, typer.Option(help="One vendor instead of all.")] = None,
-    as_json: JsonOption = False,
+    pattern: Annotated[
+        str | None, typer.Argument(help="One op or a glob, such as add or '*pool*', instead of families.")
+    ] = None,
+    vendor: Annotated[str | None, typer.Option(help="Whose device; the default is the first.")] = None,
+    kernels: Annotated[bool, typer.Option("--kernels", help="List the vendor's kernels.")] = False,
+    output: Annotated[Output, typer.Option("--format", help="How to print it.")] = Output.TABLE,
 ) -> None:
-    """List the ops each vendor has a kernel for, best candidate first."""
+    """Say what becomes of every aten op on a vendor's device: coverage by family, single ops, or the kernels."""
     with _errors_in_words():
         from flroute import registry
+        from flroute.coverage import Coverage, coverage_of
 
-        loaded = registry.load()
-        vendors = [loaded.vendor(vendor).name] if vendor else list(loaded.vendors)
+        found = coverage_of(vendor or next(iter(registry.load().vendors), ""))
+    if pattern is not None:
+        found = Coverage(found.vendor, found.matching(pattern))
+        if not found.ops:
+            _fail(
+                f"no op of this PyTorch is called {pattern!r}; a glob such as '*{pattern}*' finds parts of names"
+            )
+    if kernels:
+        _print_kernels(found.vendor, {op.op for op in found.ops}, output)
+    elif output is Output.JSON:
+        _print_json(found.to_dict())
+    elif output is Output.MARKDOWN:
+        typer.echo(found.to_markdown(), nl=False)
+    else:
+        _console().print(_ops_table(found) if pattern is not None else _families_table(found))
+
+
+def _families_table(coverage: Coverage) -> Group:
+    from rich.text import Text
+
+    from flroute.vocabulary import OpState
+
+    table = _table("family", *map(str, OpState))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for family, count in coverage.by_family().items():
+        table.add_row(family, *(str(count[state] or "") for state in OpState))
+    hint = "flroute ops add and flroute ops '*pool*' show single ops, --kernels the kernels."
+    return Group(Text(coverage.summary), "", table, "", hint)
+
+
+def _ops_table(coverage: Coverage) -> Table:
+    table = _table("op", "state", "kernels")
+    for op in coverage.ops:
+        table.add_row(op.op, str(op.state), ", ".join(op.kernels))
+    return table
+
+
+def _print_kernels(vendor: str, ops: set[str], output: Output) -> None:
+    """The vendor's kernels for ``ops``, best candidate first."""
+    from flroute import registry
+
     rows = [
-        (op, f"{name}/{kernel.name}", [str(dtype).removeprefix("torch.") for dtype in kernel.dtypes])
-        for name in vendors
-        for op, kernels in sorted(loaded.kernels[name].items())
+        (op, f"{vendor}/{kernel.name}", [str(dtype).removeprefix("torch.") for dtype in kernel.dtypes])
+        for op, kernels in sorted(registry.load().kernels[vendor].items())
         for kernel in kernels
+        if op in ops
     ]
-    if as_json:
+    if output is Output.JSON:
         _print_json([{"op": op, "kernel": kernel, "dtypes": dtypes} for op, kernel, dtypes in rows])
-        return
-    table = _table("op", "kernel", "dtypes")
-    for op, kernel, dtypes in rows:
-        table.add_row(op, kernel, ", ".join(dtypes) or "any")
-    console = _console()
-    console.print(table)
-    console.print(f"{len({op for op, _, _ in rows})} ops, {len(rows)} kernels")
+    elif output is Output.MARKDOWN:
+        typer.echo("| op | kernel | dtypes |\n|---|---|---|")
+        for op, kernel, dtypes in rows:
+            typer.echo(f"| `{op}` | `{kernel}` | {', '.join(dtypes) or 'any'} |")
+    else:
+        table = _table("op", "kernel", "dtypes")
+        for op, kernel, dtypes in rows:
+            table.add_row(op, kernel, ", ".join(dtypes) or "any")
+        _console().print(table, f"{len({op for op, _, _ in rows})} ops, {len(rows)} kernels")
 
 
 @app.command()

@@ -47,6 +47,17 @@ class Reason(_Word):
     IN_KERNEL = "in_kernel"  #: a kernel had the host do this: through ``host_fallback``, or in secret
 
 
+class OpState(_Word):
+    """What a vendor makes of an op, as far as it can be said without a call."""
+
+    NATIVE = "native"  #: the vendor has a kernel, or the device's memory does it
+    DECOMPOSED = "decomposed"  #: split into other ops when it is called
+    COMPOSITE = "composite"  #: split by PyTorch before a device sees it
+    VIEW = "view"  #: metadata only
+    FALLBACK = "fallback"  #: the host does it
+    ABSENT = "absent"  #: PyTorch has no kernel of it for dense tensors on the host either
+
+
 class FallbackPolicy(_Word):
     """What happens when only the host can do the work."""
 

@@ -87,7 +87,7 @@ class CheckedOp:
         return f"let a kernel take these arguments: {self.detail}"
 
 
-class Coverage:
+class ModelCheck:
     """What of a model is native, and what to implement next.
 
     Args:
@@ -174,7 +174,7 @@ def check(
     kwargs: Mapping[str, Any] | None = None,
     backward: bool = True,
     **settings: Any,
-) -> Coverage:
+) -> ModelCheck:
     """Find out which ops of a model a device would compute natively, before anything runs there.
 
     Args:
@@ -217,7 +217,7 @@ def check(
                 recorder.remarks.append("no output has a gradient: the backward pass was not checked")
             with recorder.recording("backward"):
                 torch.autograd.backward(roots, gradients)
-    return Coverage(there.name, list(recorder.ops.values()), recorder.remarks)
+    return ModelCheck(there.name, list(recorder.ops.values()), recorder.remarks)
 
 
 def _with_gradient(output: Any) -> list[torch.Tensor]:

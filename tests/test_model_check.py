@@ -109,7 +109,7 @@ def test_data_dependent_control_flow_is_reported() -> None:
     found = flroute.check(Branching(), torch.zeros(2, 4), "reference")
     (remark,) = found.remarks
     assert "the forward pass was followed up to the model at" in remark
-    assert "test_coverage_check.py:" in remark
+    assert "test_model_check.py:" in remark
     assert {"aten::addmm", "aten::sum"} <= {op.op for op in found.ops}
 
 
