@@ -114,6 +114,14 @@ def test_what_only_the_host_can_do_is_still_a_fallback() -> None:
         torch.sum(x, 0, out=torch.empty((), dtype=torch.int64, device="fl"))
 
 
+def test_a_negative_size_leaves_the_tensor_as_it_is() -> None:
+    """The host raises, too, but after it has given the tensor that size."""
+    x = t(2, 3).to("fl")
+    with pytest.raises(RuntimeError, match="negative dimension -3"):
+        x.resize_(2, -3)
+    assert torch.equal(x.cpu(), t(2, 3))
+
+
 def test_asking_the_host_draws_no_random_numbers() -> None:
     torch.manual_seed(3)
     expected = torch.rand(2)

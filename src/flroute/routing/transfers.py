@@ -93,7 +93,9 @@ def resize(
 
     Raises:
         DeviceError: it has to grow, other tensors share its storage, and this PyTorch keeps storages in a way of its own.
+        RuntimeError: a negative size.
     """
+    _check_sizes(size)
     if tuple(size) == tuple(tensor.shape) and memory_format is None:
         return tensor
     strides: Any = row_major(size)
