@@ -167,10 +167,10 @@ def _turned(weight: Array, groups: int) -> Array:
 def _weight_gradient(x: Array, gradient: Array, weight: Array, window: Window) -> Array:
     """Gradient of ``_correlate`` for its weight."""
     rows = _by_group(gradient, window.groups)
-    total = np.zeros((window.groups, rows.shape[2], weight.size // weight.shape[0]), x.dtype)
+    total = np.zeros((window.groups, weight.size // weight.shape[0], rows.shape[2]), x.dtype)
     for number, positions, columns in _unfolded(x, weight.shape[2:], gradient.shape[2:], window):
-        total += np.matmul(rows[number, :, :, positions], columns.transpose(0, 2, 1))
-    return total.reshape(weight.shape)
+        total += np.matmul(columns, rows[number, :, :, positions].transpose(0, 2, 1))
+    return total.transpose(0, 2, 1).reshape(weight.shape)
 
 
 @kernel("aten::convolution", "aten::convolution_overrideable", dtypes=FLOATS)

@@ -19,6 +19,7 @@ from flroute.reference_vendor.support import (
     accurate_sum,
     narrow,
     quiet,
+    reduce,
     sum_of_columns,
     sum_of_rows,
     sum_of_squares,
@@ -315,16 +316,22 @@ def batch_norm_backward(
         raise Unsupported("batch norm backward without the statistics of its forward")
     if not train:
         rstd = narrow(1 / np.sqrt(wide(rstd) + eps), x)
-    normalized = (x - mean) * rstd
     scale = rstd if weight is None else rstd * _per_channel(weight, x)
     wants_input, wants_weight, wants_bias = output_mask
-    for_input = for_weight = for_bias = None
+    centred = x - mean
+    total = accurate_sum(gradient, over, True)
+    products = reduce(np.add, gradient * centred, axis=over, dtype=np.float64, keepdims=True)
+    for_input = for_weight = None
     if wants_input:
-        for_input = _through_statistics(gradient, normalized, scale, over) if train else gradient * scale
+        for_input = gradient * scale
+        if train:  # scale (g - mean(g) - n mean(g n)), where n = centred * rstd: both depend on x
+            count = _count(x, over)
+            centred *= narrow(products * np.square(wide(rstd)) * scale / -count, x)
+            for_input += centred
+            for_input -= narrow(total * scale / count, x)
     if wants_weight:
-        for_weight = narrow(accurate_sum(gradient * normalized, over), x)
-    if wants_bias:
-        for_bias = narrow(accurate_sum(gradient, over), x)
+        for_weight = narrow((products * rstd).reshape(-1), x)
+    for_bias = narrow(total.reshape(-1), x) if wants_bias else None
     return for_input, for_weight, for_bias
 
 
