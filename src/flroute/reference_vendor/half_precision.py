@@ -30,8 +30,15 @@ _WRITTEN = {
     "aten::_batch_norm_with_update": (3, 4),
     "aten::_cummax_helper": (1,),
     "aten::_cummin_helper": (1,),
+    "aten::_fused_adam_": (0, 1, 2, 3, 4),
+    "aten::_fused_adam_.tensor_lr": (0, 1, 2, 3, 4),
+    "aten::_fused_adamw_": (0, 1, 2, 3, 4),
+    "aten::_fused_adamw_.tensor_lr": (0, 1, 2, 3, 4),
+    "aten::_fused_sgd_": (0, 1, 2),
+    "aten::_fused_sgd_.tensor_lr": (0, 1, 2),
+    "aten::_fused_adagrad_": (0, 1, 2),
 }
-"""Positions of arguments that an op writes to although its name does not end in an underscore."""
+"""Positions of arguments that an op writes to; of others whose name ends in an underscore it is the first."""
 
 _LEFT_TO_HOST = frozenset({
     "aten::complex", "aten::polar",  # make complex32
@@ -126,7 +133,7 @@ def _seen_in_float32(when: Callable[..., bool | str]) -> Callable[..., bool | st
 
 def _lifted(kernel: Kernel) -> Callable[..., Any]:
     function, rounds_numbers = kernel.function, _base(kernel) in _ROUNDS_NUMBERS
-    written = (0,) if _base(kernel).endswith("_") else _WRITTEN.get(kernel.op, ())
+    written = _WRITTEN.get(kernel.op, (0,) if _base(kernel).endswith("_") else ())
 
     @wraps(function)
     @quiet
