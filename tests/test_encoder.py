@@ -13,6 +13,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import flroute
+from flroute.errors import DeviceError
 from support import decision_of
 
 KEYS = torch.tensor([[False, False, True], [False, True, True]])
@@ -94,3 +95,11 @@ def test_an_encoder_in_eval(activation: str, norm_first: bool, padded: bool, on_
     assert_close(answer.cpu()[words], expected[words])
     if opened is not None:
         assert decision_of(opened, "aten::_transformer_encoder_layer_fwd").route == "decomposed"
+
+
+def test_an_encoder_told_not_to_check_its_masks(on_device: Any) -> None:
+    device, session = on_device
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, mask_check=False).eval().to(device)
+    with torch.no_grad(), session(), pytest.raises(DeviceError, match="enable_nested_tensor=False"):
+        model(torch.randn(2, 3, 8).to(device), src_key_padding_mask=KEYS.to(device))

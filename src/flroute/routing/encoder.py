@@ -15,6 +15,8 @@ from typing import Any
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, linear, relu
 
+from flroute.errors import DeviceError
+
 _OF_PAIRS, _OF_KEYS = (
     0,
     1,
@@ -120,9 +122,18 @@ def packs_padding(t: Tensor, mask: Tensor) -> bool:  # noqa: ARG001 -- the op's 
     return False
 
 
+def pack_without_padding(t: Tensor, mask: Tensor, mask_check: bool = True) -> Tensor:  # noqa: ARG001 -- the op's own
+    """What an encoder asks for unasked if it is told not to check its masks."""
+    raise DeviceError(
+        f"aten::_nested_tensor_from_mask on {t.device}: the device has no nested tensors. An nn.TransformerEncoder asks for one "
+        f"if mask_check=False: leave it at True, or make the encoder with enable_nested_tensor=False"
+    )
+
+
 PARTS: dict[str, Callable[..., Any]] = {
     "aten::_native_multi_head_attention": multi_head_attention,
     "aten::_transformer_encoder_layer_fwd": encoder_layer,
     "aten::_nested_tensor_from_mask_left_aligned": packs_padding,
+    "aten::_nested_tensor_from_mask": pack_without_padding,
 }
 """By op: the function that splits it into ops which are routed one by one."""
