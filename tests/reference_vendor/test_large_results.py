@@ -32,6 +32,13 @@ CALLS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "sqrt": lambda x, y: x.abs().sqrt(),
     "gelu": lambda x, y: torch.nn.functional.gelu(x),
     "a number without a dimension": lambda x, y: x * y.flatten()[0],
+    "where": lambda x, y: torch.where(x > 0, x, y),
+    "where between": lambda x, y: torch.where(y > 0, x, -x),
+    "masked_fill": lambda x, y: x.masked_fill(x > 1, 7.0),
+    "leaky relu": lambda x, y: torch.nn.functional.leaky_relu(x),
+    "cat": lambda x, y: torch.cat([x.view(-1), y.reshape(-1)]),
+    "cat of the last": lambda x, y: torch.cat([x, x], -1),
+    "full_like": lambda x, y: torch.full_like(x, 3),
     "in place": lambda x, y: x.clone().mul_(y),
     "foreach": lambda x, y: torch._foreach_mul([x, y], 2)[0],
 }
@@ -75,7 +82,22 @@ def test_as_on_the_host(name: str, shape: tuple[int, ...], other: tuple[int, ...
     ],
     ids=["transposed", "every second", "expanded", "channels_last"],
 )
-@pytest.mark.parametrize("name", ["add", "add a number", "mul", "exp", "sqrt", "gelu", "in place", "foreach"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "add",
+        "add a number",
+        "mul",
+        "exp",
+        "sqrt",
+        "gelu",
+        "in place",
+        "foreach",
+        "where",
+        "masked_fill",
+        "cat of the last",
+    ],
+)
 def test_layouts(name: str, layout: Callable[[torch.Tensor], torch.Tensor]) -> None:
     x, _ = _pair((512, 1024), ())
     call, x = CALLS[name], layout(x)
@@ -99,6 +121,16 @@ def test_products_of_matrices(transposed: bool, dtype: torch.dtype) -> None:
         assert torch.equal((on_device @ other).cpu(), x @ y)
         assert torch.equal(torch.bmm(on_device[None], other[None]).cpu(), torch.bmm(x[None], y[None]))
         assert torch.equal(torch.addmm(on_device[:, :1], on_device, other).cpu(), torch.addmm(x[:, :1], x, y))
+
+
+def test_the_gradient_of_relu() -> None:
+    x, grad = _pair((N,), (N,))
+    with flroute.enable(DEVICE, fallback="error", default_device=False):
+        for on in (x, x.to(DEVICE)):
+            leaf = on.detach().requires_grad_()
+            torch.relu(leaf).backward(grad.to(on.device))
+            assert leaf.grad is not None
+            assert torch.equal(leaf.grad.cpu(), grad * (x > 0))
 
 
 def test_a_scalar_that_changes_the_dtype() -> None:

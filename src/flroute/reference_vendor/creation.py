@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from flroute.reference_vendor.memory import empty
 from flroute.reference_vendor.support import NUMPY_TYPES, Array, Result, check_scalars, quiet
 from flroute.vendor import Unsupported, kernel, numpy_dtype
 
@@ -25,6 +26,12 @@ def _dtype(x: Array, asked: torch.dtype | None) -> np.dtype[Any]:
     return x.dtype if asked is None else numpy_dtype(asked)
 
 
+def _full(shape: tuple[int, ...], value: Any, dtype: np.dtype[Any]) -> Array:
+    made = empty(shape, dtype)
+    made.fill(value)
+    return made
+
+
 @kernel("aten::zeros_like", when=_here)
 def zeros_like(
     x: Array,
@@ -35,7 +42,7 @@ def zeros_like(
     pin_memory: Any = None,
     memory_format: Any = None,
 ) -> Array:
-    return np.zeros(x.shape, _dtype(x, dtype))
+    return _full(x.shape, 0, _dtype(x, dtype))
 
 
 @kernel("aten::ones_like", when=_here)
@@ -48,7 +55,7 @@ def ones_like(
     pin_memory: Any = None,
     memory_format: Any = None,
 ) -> Array:
-    return np.ones(x.shape, _dtype(x, dtype))
+    return _full(x.shape, 1, _dtype(x, dtype))
 
 
 @kernel("aten::full_like", when=_here)
@@ -64,7 +71,7 @@ def full_like(
 ) -> Array:
     result = _dtype(x, dtype)
     check_scalars(result, fill_value)
-    return np.full(x.shape, fill_value, result)
+    return _full(x.shape, fill_value, result)
 
 
 # -- from a few numbers -------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from flroute.vendor import Unsupported, kernel
 _NUMBERS = (*FLOATS, *COMPLEX, *INTEGERS)
 
 
-def _product(x: Array, y: Array) -> Result:
-    """The product of two matrices, or of each two of a batch."""
-    if x.nbytes + y.nbytes < LARGE:
+def _product(x: Array, y: Array, elements: int) -> Result:
+    """The product, of so many elements, of two matrices or of each two of a batch."""
+    if elements * x.itemsize < LARGE:
         return fast.run(np.matmul, x, y)
     return fast.run(np.matmul, x, y, out=empty((*x.shape[:-1], y.shape[-1]), x.dtype))
 
@@ -22,14 +22,14 @@ def _product(x: Array, y: Array) -> Result:
 def mm(x: Array, y: Array) -> Result:
     if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[0]:
         raise Unsupported(f"mm of shapes {x.shape} and {y.shape}")
-    return _product(x, y)
+    return _product(x, y, x.shape[0] * y.shape[1])
 
 
 @kernel("aten::bmm", dtypes=_NUMBERS)
 def bmm(x: Array, y: Array) -> Result:
     if x.ndim != 3 or y.ndim != 3 or x.shape[0] != y.shape[0] or x.shape[2] != y.shape[1]:
         raise Unsupported(f"bmm of shapes {x.shape} and {y.shape}")
-    return _product(x, y)
+    return _product(x, y, x.shape[0] * x.shape[1] * y.shape[2])
 
 
 @kernel("aten::mv", dtypes=_NUMBERS)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from flroute.reference_vendor.casting import scalar
+from flroute.reference_vendor.memory import LARGE, empty
 from flroute.reference_vendor.support import COMPLEX, EVERY, REALS, Array, Result, axes, quiet
 from flroute.vendor import Unsupported, kernel
 
@@ -24,7 +25,14 @@ def cat(arrays: Sequence[Array], dim: int = 0) -> Result:
     size = [*joined[0].shape[:axis], *joined[0].shape[axis + 1 :]]
     if any([*array.shape[:axis], *array.shape[axis + 1 :]] != size for array in joined):
         raise Unsupported(f"cat of shapes {[array.shape for array in joined]}")
-    return np.concatenate(joined, axis=axis)
+    small = sum([array.nbytes for array in joined]) < LARGE
+    if small or not all(
+        array.flags.c_contiguous for array in joined
+    ):  # numpy keeps an order of dimensions that all have
+        return np.concatenate(joined, axis=axis)
+    shape = list(joined[0].shape)
+    shape[axis] = sum([array.shape[axis] for array in joined])
+    return np.concatenate(joined, axis=axis, out=empty(shape, joined[0].dtype))
 
 
 @kernel("aten::repeat", dtypes=EVERY)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from flroute.reference_vendor.memory import LARGE, empty_like, room_for
+from flroute.reference_vendor.memory import LARGE, empty, empty_like, room_for
 from flroute.vendor import Unsupported, numpy_dtype
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -95,18 +95,33 @@ def _bits(x: Array) -> Array:
     return x.view(f"i{x.itemsize}")
 
 
+def _mask(ufunc: np.ufunc, condition: Any, *number: int, itemsize: int) -> Result:
+    """New integers of the condition's shape, all of whose bits are to be 0 or 1."""
+    truth, integer = np.asarray(condition).view(np.int8), np.dtype(f"i{itemsize}")
+    if truth.size * itemsize < LARGE or not truth.flags.c_contiguous:
+        return ufunc(truth, *number, dtype=integer)
+    return ufunc(truth, *number, dtype=integer, out=empty(truth.shape, integer))
+
+
+def _in_place(mask: Any, other: Any) -> Any:
+    """``mask`` itself, as the place for its result with ``other``, if that is laid out alike."""
+    return mask if mask.ndim and mask.shape == other.shape and mask.strides == other.strides else None
+
+
 def without(condition: Any, values: Array) -> Result:
     """``values``, but 0 where ``condition`` holds, whatever is there."""
-    mask = np.subtract(np.asarray(condition).view(np.int8), 1, dtype=f"i{values.itemsize}")  # 0 or all ones
-    return np.asarray(np.bitwise_and(mask, _bits(values))).view(values.dtype)
+    mask = _mask(np.subtract, condition, 1, itemsize=values.itemsize)
+    kept = np.bitwise_and(mask, _bits(values), out=_in_place(mask, values))
+    return np.asarray(kept).view(values.dtype)
 
 
 def select(condition: Any, x: Array, y: Array) -> Result:
     """``x`` where ``condition`` holds, else ``y``: two arrays of one dtype."""
-    mask = np.negative(np.asarray(condition).view(np.int8), dtype=f"i{x.itemsize}")
+    mask = _mask(np.negative, condition, itemsize=x.itemsize)
     other = _bits(y)
-    chosen = np.bitwise_and(np.bitwise_xor(_bits(x), other), mask)
-    return np.asarray(np.bitwise_xor(chosen, other)).view(x.dtype)
+    difference = np.bitwise_xor(_bits(x), other)
+    chosen = np.bitwise_and(difference, mask, out=_in_place(mask, difference))
+    return np.asarray(np.bitwise_xor(chosen, other, out=_in_place(chosen, chosen))).view(x.dtype)
 
 
 # -- precision ----------------------------------------------------------------------------------------
