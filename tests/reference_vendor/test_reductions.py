@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from against_host import EVERY, FLOATS, FULL_SHAPES, INTEGERS, SHAPES, agree, given, run, values
+from against_host import EVERY, FLOATS, FULL_SHAPES, INTEGERS, SHAPES, agree, given, mapped, run, values
 from hypothesis import strategies as st
 
+import flroute
 from flroute.vendor import Unsupported
 
 ALL_DTYPES = [*FLOATS, *INTEGERS, torch.bool]
@@ -151,9 +152,22 @@ def test_variance(data: Any, dtype: torch.dtype, keepdim: bool, correction: int 
         agree(op, x, correction=correction)
 
 
-def test_variance_without_freedom_is_left_to_the_host() -> None:
-    with pytest.raises(Unsupported):
-        run("aten::var.correction", torch.ones(1), None, correction=1)
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+@pytest.mark.parametrize(
+    "x", [torch.tensor(2.0), torch.ones(1), torch.tensor([1.0, 2.0]), torch.ones(0), torch.ones(2, 0)]
+)
+@pytest.mark.parametrize("name", ["var", "std", "var_mean", "std_mean"])
+def test_variance_without_freedom(name: str, x: torch.Tensor) -> None:
+    for device_input in (x, x * (1 + 1j)):
+        expected = getattr(torch, name)(device_input, -1, correction=3)
+        with (
+            flroute.enable("reference", fallback="error"),
+            pytest.warns(UserWarning, match=rf"{name}\(\): degrees"),
+        ):
+            made = getattr(torch, name)(device_input.to("fl"), -1, correction=3)
+        torch.testing.assert_close(
+            mapped(torch.Tensor.cpu, made), mapped(lambda t: t, expected), equal_nan=True
+        )
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.complex64, torch.complex128])

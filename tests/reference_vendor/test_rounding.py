@@ -5,6 +5,8 @@ import torch
 from against_host import FLOATS, INTEGERS, SHAPES, agree, broadcastable, given, run, values
 from hypothesis import strategies as st
 
+import flroute
+
 DIVISIONS = [("aten::floor_divide", {}), ("aten::fmod.Tensor", {}), ("aten::remainder.Tensor", {}),
              *(("aten::div.Tensor_mode", {"rounding_mode": mode}) for mode in (None, "floor", "trunc"))]  # fmt: skip
 EDGES = torch.tensor([0.0, -0.0, 1, -1.5, 2.5, -3, 7, 1e-45, float("inf"), -float("inf"), float("nan")])
@@ -94,3 +96,12 @@ def test_integers_and_bool(dtype: torch.dtype) -> None:
         agree(f"aten::{name}", x)
     for op in ("aten::copysign.Tensor", "aten::fmax", "aten::fmin", "aten::heaviside"):
         agree(op, x, x.flip(0))
+
+
+@pytest.mark.parametrize("op", ["floor_divide", "remainder", "fmod"])
+def test_nothing_may_be_divided_by_zero(op: str) -> None:
+    nothing, zero = torch.empty(0, 2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
+    agree(f"aten::{op}" if op == "floor_divide" else f"aten::{op}.Tensor", nothing, zero)
+    x = nothing.to("fl")
+    with flroute.enable("reference", fallback="error"):
+        assert torch.take_along_dim(x, x, 0).shape == (0, 2)

@@ -72,6 +72,20 @@ def test_places(data: Any, dtype: torch.dtype, right: bool, out_int32: bool) -> 
     agree("aten::searchsorted.Tensor", unsorted, x, right=right, sorter=sorter)
 
 
+@pytest.mark.parametrize("number", [2, 2.5, -1, True, float("nan"), 0.1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32])
+def test_the_place_of_a_number(number: float, dtype: torch.dtype) -> None:
+    for right in (False, True):
+        boundaries = torch.tensor([0.1, 1, 2, 2, 3]).to(dtype)
+        agree("aten::searchsorted.Scalar", boundaries, number, right=right, out_int32=right)
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((0,), 0), ((5, 0, 5), 1), ((3, 0), -1)])
+def test_unique_slices_of_nothing(shape: tuple[int, ...], dim: int) -> None:
+    agree("aten::unique_dim", torch.zeros(shape), dim, True, True, True)
+    agree("aten::unique_consecutive", torch.zeros(shape), True, True, dim)
+
+
 def test_places_of_nan() -> None:
     x = torch.tensor([float("nan"), 1.0, float("inf")])
     for right in (False, True):

@@ -177,6 +177,8 @@ def index_add(x: Array, dim: int, index: Array, source: Array, *, alpha: Any = 1
         if x.dtype.kind != "c":
             check_scalars(x.dtype, alpha)
         source = source * x.dtype.type(alpha)
+    if x.ndim != source.ndim:
+        raise Unsupported(f"a source of shape {source.shape} for {x.shape}")
     copy, axis, index, source = along(x, dim, index, source)
     check_indices(index, copy.shape[axis], out_of_bounds(axis, copy.shape[axis]), RuntimeError)
     column = index.reshape(-1, *(1,) * (copy.ndim - 1 - axis))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from flroute.reference_vendor.support import (
     quiet,
     wide,
 )
-from flroute.vendor import Unsupported, kernel
+from flroute.vendor import kernel
 
 
 def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -33,14 +34,20 @@ def _squares(x: Array) -> Array:
     return np.square(wide(x))
 
 
-def _moments(x: Array, dim: Sequence[int] | None, correction: float | None, keepdim: bool) -> tuple[Any, Any]:
-    """Variance and mean, both in double precision."""
+def _moments(
+    op: str, x: Array, dim: Sequence[int] | None, correction: float | None, keepdim: bool
+) -> tuple[Any, Any]:
+    """Variance and mean, both in double precision; without a degree of freedom a variance is infinite or NaN."""
     over = axes(dim, x.ndim)
     count = count_over(x, over)
-    freedom = count - (1 if correction is None else correction)
-    if freedom <= 0:
-        raise Unsupported("no degrees of freedom are left")
-    mean = accurate_sum(x, over, True) / count
+    freedom = np.float64(max(count - (1 if correction is None else correction), 0))
+    if freedom == 0:
+        warnings.warn(
+            f"{op}(): degrees of freedom is <= 0. Correction should be strictly less than the reduction factor (input numel "
+            f"divided by output numel).",
+            stacklevel=2,
+        )
+    mean = accurate_sum(x, over, True) / np.float64(count)
     variance = accurate_sum(_squares(x - mean), over, keepdim) / freedom
     return variance, mean if keepdim else mean.squeeze(over)
 
@@ -50,7 +57,7 @@ def _moments(x: Array, dim: Sequence[int] | None, correction: float | None, keep
 def var_mean(
     x: Array, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> tuple[Any, Any]:
-    variance, mean = _moments(x, dim, correction, keepdim)
+    variance, mean = _moments("var_mean", x, dim, correction, keepdim)
     return variance.astype(_real(x.dtype)), narrow(mean, x)
 
 
@@ -59,7 +66,7 @@ def var_mean(
 def var(
     x: Array, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> Any:
-    return _moments(x, dim, correction, keepdim)[0].astype(_real(x.dtype))
+    return _moments("var", x, dim, correction, keepdim)[0].astype(_real(x.dtype))
 
 
 @kernel("aten::std.correction", dtypes=(*FLOATS, *COMPLEX))
@@ -67,7 +74,7 @@ def var(
 def std(
     x: Array, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> Any:
-    return np.sqrt(_moments(x, dim, correction, keepdim)[0]).astype(_real(x.dtype))
+    return np.sqrt(_moments("std", x, dim, correction, keepdim)[0]).astype(_real(x.dtype))
 
 
 @kernel("aten::std_mean.correction", dtypes=(*FLOATS, *COMPLEX))
@@ -75,5 +82,5 @@ def std(
 def std_mean(
     x: Array, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> tuple[Any, Any]:
-    variance, mean = _moments(x, dim, correction, keepdim)
+    variance, mean = _moments("std_mean", x, dim, correction, keepdim)
     return np.sqrt(variance).astype(_real(x.dtype)), narrow(mean, x)

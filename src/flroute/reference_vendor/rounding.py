@@ -53,9 +53,9 @@ def round_decimals(x: Array, *, decimals: int) -> Result:
 # -- division -----------------------------------------------------------------------------------------
 
 
-def _check_divisor(y: Array) -> None:
-    """Raises RuntimeError: an integer division by zero, in PyTorch's words."""
-    if y.dtype.kind in "iu" and not np.all(y):
+def _check_divisor(x: Array, y: Array) -> None:
+    """Raises RuntimeError: an integer division by zero, in PyTorch's words; nothing can be divided by it."""
+    if y.dtype.kind in "iu" and not np.all(y) and np.broadcast(x, y).size:
         raise RuntimeError("ZeroDivisionError")
 
 
@@ -63,7 +63,7 @@ def _division_operands(x: Any, y: Any) -> list[Any]:
     x, y = promoted(x, y)
     if x.dtype.kind not in "fiu":
         raise Unsupported(f"division with a remainder of {x.dtype}")
-    _check_divisor(y)
+    _check_divisor(x, y)
     return [x, y]
 
 

@@ -78,10 +78,12 @@ def unique_consecutive(
 
 def _slices(x: Array, dim: int) -> Array:
     """A row for each slice along ``dim``."""
+    if x.ndim == 0:
+        raise Unsupported("slices of a tensor without dimensions")
     (axis,) = axes(dim, x.ndim)
-    if x.size == 0:
+    if x.size == 0 and (x.shape[axis] or x.shape.count(0) > 1):
         raise Unsupported(f"unique slices of shape {x.shape}")
-    return np.moveaxis(x, axis, 0).reshape(x.shape[axis], -1)
+    return np.moveaxis(x, axis, 0).reshape(x.shape[axis], x.size // max(x.shape[axis], 1))
 
 
 def _unique_neighbours(slices: Array) -> tuple[Array, Array, Array]:
@@ -154,6 +156,23 @@ def searchsorted(
     if sorted_sequence.ndim == 0 or sorted_sequence.shape[:-1] != x.shape[:-1]:
         raise Unsupported(f"values of shape {x.shape} in sequences of shape {sorted_sequence.shape}")
     return _rowwise(sorted_sequence, x, right).astype(np.int32 if out_int32 else np.int64)
+
+
+@kernel("aten::searchsorted.Scalar", dtypes=NUMBERS, mixed=True)
+def searchsorted_number(
+    sorted_sequence: Array,
+    x: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Array | None = None,
+) -> Result:
+    """Sequence and number take part in type promotion."""
+    if sorted_sequence.ndim != 1:
+        raise Unsupported(f"a number in sequences of shape {sorted_sequence.shape}")
+    sequence, number = promoted(sorted_sequence, x)
+    return searchsorted(sequence, number, out_int32=out_int32, right=right, side=side, sorter=sorter)
 
 
 def _rowwise(sequences: Array, values: Array, right: bool) -> Array:
