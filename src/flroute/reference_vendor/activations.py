@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from flroute.reference_vendor.blocks import BLOCK, in_blocks
+from flroute.reference_vendor.memory import empty_like
 from flroute.reference_vendor.support import (
     FLOATS,
     NUMBERS,
@@ -28,7 +29,7 @@ from flroute.vendor import Unsupported, kernel
 @kernel("aten::relu", dtypes=NUMBERS)
 def relu(x: Array) -> Result:
     if x.dtype.kind == "f" and x.size > BLOCK:
-        return np.clip(x, 0, np.inf)  # numpy's maximum has no fast loop for a number
+        return np.clip(x, 0, np.inf, out=empty_like(x))  # numpy's maximum has no fast loop for a number
     return np.maximum(x, 0)
 
 

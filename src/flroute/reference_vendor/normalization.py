@@ -14,15 +14,15 @@ from flroute.reference_vendor.memory import empty
 from flroute.reference_vendor.support import (
     FLOAT_TYPES,
     FLOATS,
+    LONGEST_ROW,
+    ONES,
     Array,
     Result,
     accurate_sum,
     narrow,
     quiet,
     reduce,
-    sum_of_columns,
     sum_of_rows,
-    sum_of_squares,
     wide,
 )
 from flroute.vendor import Unsupported, kernel
@@ -62,6 +62,16 @@ def _through_statistics(gradient: Array, normalized: Array, scale: Array, over: 
     return result
 
 
+def _sum_of_columns(x: Array) -> Result:
+    """The sum of each column of a matrix of few rows."""
+    return np.matmul(ONES[: len(x)], x) if x.dtype.char == "f" and len(x) <= LONGEST_ROW else np.add.reduce(x)
+
+
+def _sum_of_squares(x: Array) -> Result:
+    """The sum of the squares of each row of a row-major matrix, as a column."""
+    return np.vecdot(x, x)[:, None] if x.shape[1] <= LONGEST_ROW else sum_of_rows(np.square(x))
+
+
 # -- layer normalization ------------------------------------------------------------------------------
 
 
@@ -98,7 +108,7 @@ def layer_norm(
         out, centre, scale = output[some], mean[some], rstd[some]
         centre[...] = sum_of_rows(rows[some], precise=True) / width
         np.subtract(rows[some], centre, out=out)
-        scale[...] = 1 / np.sqrt(sum_of_squares(out) / width + eps)
+        scale[...] = 1 / np.sqrt(_sum_of_squares(out) / width + eps)
         np.multiply(out, scale, out=out)
         _scaled_by_weight(out, weight, bias)
     kept = (*x.shape[: inner[0]], *(1,) * len(inner))
@@ -133,9 +143,9 @@ def layer_norm_backward(
         np.multiply(normalized, scale, out=normalized)
         products = np.multiply(upstream, normalized)
         if for_bias is not None:
-            for_bias += sum_of_columns(upstream)
+            for_bias += _sum_of_columns(upstream)
         if for_weight is not None:
-            for_weight += sum_of_columns(products)
+            for_weight += _sum_of_columns(products)
         if for_input is not None:
             slope, shift = products @ weights, upstream @ weights
             out = np.multiply(upstream, weights, out=for_input[some])

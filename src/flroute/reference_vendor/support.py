@@ -159,15 +159,6 @@ def rounded(ufunc: np.ufunc, *operands: Any, like: Array) -> Result:
     return fast.run(ufunc, *operands, out=out, dtype=np.float64, casting="same_kind")
 
 
-@functools.cache
-def float32_is_accurate(ufunc: np.ufunc) -> bool:
-    """Whether numpy's float32 loop of a ufunc of two operands is as good as rounding once: it depends on the processor."""
-    x, y = np.linspace(0.01, 20, 2001, dtype="f"), np.linspace(-5, 5, 2001, dtype="f")
-    exact = ufunc(x, y, dtype=np.float64)
-    error = np.abs(ufunc(x, y) - exact)
-    return bool(np.all(error <= 0.6 * np.spacing(exact.astype("f"))))
-
-
 # As plain callables: for numpy's stubs, keepdims is a literal.
 reduce: Callable[..., Any] = np.ufunc.reduce
 _add_up: Callable[..., Any] = np.add.reduce
@@ -199,32 +190,20 @@ def sum_of_rows(x: Array, precise: bool = False) -> Result:
     If ``precise``, longer rows add up in double precision: for sums that are results themselves.
     """
     rows, width = x.shape
-    if x.dtype.char == "f" and width <= (_LONGEST_PIECE if precise else _LONGEST_ROW):
-        return np.matmul(x, _ONES[:width])[:, None]
+    if x.dtype.char == "f" and width <= (_LONGEST_PIECE if precise else LONGEST_ROW):
+        return np.matmul(x, ONES[:width])[:, None]
     size = _piece(width) if x.dtype.char == "f" else 0
     if size < _SHORT:
         return _add_up(x, 1, np.float64, None, True)
-    pieces = np.matmul(x.reshape(-1, size), _ONES[:size])
+    pieces = np.matmul(x.reshape(-1, size), ONES[:size])
     return _add_up(pieces.reshape(rows, -1), 1, np.float64, None, True)
-
-
-def sum_of_columns(x: Array) -> Result:
-    """The sum of each column of a matrix of few rows."""
-    return (
-        np.matmul(_ONES[: len(x)], x) if x.dtype.char == "f" and len(x) <= _LONGEST_ROW else np.add.reduce(x)
-    )
-
-
-def sum_of_squares(x: Array) -> Result:
-    """The sum of the squares of each row of a row-major matrix, as a column."""
-    return np.vecdot(x, x)[:, None] if x.shape[1] <= _LONGEST_ROW else sum_of_rows(np.square(x))
 
 
 _MANY = 4096
 _LONGEST_PIECE = 128
-_LONGEST_ROW = 4096
-_ONES = np.ones(_LONGEST_ROW, np.float32)
-_ONES.flags.writeable = False
+LONGEST_ROW = 4096
+ONES = np.ones(LONGEST_ROW, np.float32)
+ONES.flags.writeable = False
 
 
 @functools.cache
@@ -251,7 +230,7 @@ def _sum_by_pieces(x: Array, over: tuple[int, ...]) -> Any:
     size = _piece(count)
     if size < _SHORT:
         return None
-    sums = np.matmul(x.reshape(-1, size), _ONES[:size]).reshape(*kept, count // size)
+    sums = np.matmul(x.reshape(-1, size), ONES[:size]).reshape(*kept, count // size)
     rest = tuple(dim for dim in dims if dim < len(kept))
     return reduce(np.add, sums, axis=(*rest, len(kept)), dtype=np.float64)
 
@@ -268,7 +247,7 @@ def _sum_of_leading(x: Array, dims: set[int]) -> Any:
     size = min(_piece(count), 64)
     if dims != set(range(leading)) or count % size or size < _SHORT or width < _SHORT:
         return None
-    sums = np.matmul(_ONES[:size], x.reshape(count // size, size, width))
+    sums = np.matmul(ONES[:size], x.reshape(count // size, size, width))
     return np.add.reduce(sums, axis=0, dtype=np.float64).reshape(kept)
 
 
