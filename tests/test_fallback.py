@@ -479,3 +479,13 @@ def test_a_composite_that_calls_the_hosts_kernel_directly_goes_to_the_host(
         torch.svd(torch.eye(2, dtype=torch.complex64).to(device), out=outs)
     assert torch.equal(y.cpu(), x.conj())
     assert outs[1].tolist() == [1, 1]
+
+
+def test_error_copies_no_large_tensor_to_the_host_to_word_an_error() -> None:
+    x = torch.zeros(2**22 + 1, device="fl")  # more than 16 MiB
+    with flroute.enable("reference", fallback="error"):
+        with pytest.raises(flroute.FallbackError, match="aten::erfinv"):
+            torch.erfinv(x, out=torch.zeros(0, dtype=torch.int32))
+        with pytest.raises(RuntimeError, match="can't be cast") as caught:
+            torch.erfinv(x[:2], out=torch.zeros(0, dtype=torch.int32))
+    assert not isinstance(caught.value, flroute.FallbackError)

@@ -43,6 +43,10 @@ Plan = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 Step = tuple[Kernel, str] | Rejection
 """A candidate with its full name, or one that these dtypes and this policy rule out."""
 
+_ASKED_OF_THE_HOST = 2**24
+"""Bytes of arguments up to which the host is asked, on copies, whether a call that may not fall back is wrong in itself; to copy
+more only to find the words of an error would be work."""
+
 _MAX_REFUSALS = 64
 """Chains kept per candidate for what it refused; a kernel may word each refusal differently."""
 
@@ -242,8 +246,9 @@ class PlanBuilder:
 
         def refuse(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             shapes = ", ".join(f"{t.dtype} {list(t.shape)}" for t in tensors_in(args, kwargs))
-            call = f"{facts.name} on {device.name} with ({shapes})"
-            raise_what_the_host_raises(facts.op, args, kwargs, note=f"raised for {call}; {detail}")
+            if sum(t.nbytes for t in tensors_in(args, kwargs) if not t.is_sparse) <= _ASKED_OF_THE_HOST:
+                call = f"{facts.name} on {device.name} with ({shapes})"
+                raise_what_the_host_raises(facts.op, args, kwargs, note=f"raised for {call}; {detail}")
             raise FallbackError(
                 f"{facts.name} on {device.name} ({device.vendor_device}) with ({shapes}) would fall back to the host: "
                 f"{reason}: {detail}. The session's policy is fallback='error'; nothing was computed. Register a kernel for it "
