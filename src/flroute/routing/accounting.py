@@ -40,15 +40,20 @@ def seen_of(tensors: Iterable[torch.Tensor]) -> Seen:
     )
 
 
+_numbers = itertools.count()
+
+
 class Tally:
     """A decision being counted. ``tick()`` counts a call: atomic, and cheaper than an attribute update under a lock."""
 
     __slots__ = (
-        "_count", "bytes_to_device", "bytes_to_host", "call_site", "key", "more_calls", "seconds", "shapes", "tick",
+        "_count", "bytes_to_device", "bytes_to_host", "call_site", "key", "more_calls", "number", "seconds", "shapes", "tick",
     )  # fmt: skip
 
     def __init__(self, key: Key, shapes: tuple[tuple[int, ...], ...], call_site: str | None) -> None:
         self.key, self.shapes, self.call_site = key, shapes, call_site
+        self.number = next(_numbers)
+        """In the order in which decisions are first taken, in all sessions."""
         self._count = itertools.count()
         self.tick: Callable[[], int] = self._count.__next__
         self.more_calls = 0
@@ -162,7 +167,8 @@ def decisions_of(tallies: Iterable[Tally]) -> list[Decision]:
     """The decisions that served at least one call; those with one key added up."""
     total: dict[Key, Tally] = {}
     _add_up(total, tallies)
-    return [decision for tally in total.values() if (decision := tally.decision()).calls]
+    in_order = sorted(total.values(), key=lambda tally: tally.number)
+    return [decision for tally in in_order if (decision := tally.decision()).calls]
 
 
 def _add_up(total: dict[Key, Tally], tallies: Iterable[Tally]) -> None:
@@ -170,6 +176,9 @@ def _add_up(total: dict[Key, Tally], tallies: Iterable[Tally]) -> None:
         mine = total.get(tally.key)
         if mine is None:
             mine = total[tally.key] = Tally(tally.key, tally.shapes, tally.call_site)
+            mine.number = tally.number
+        elif tally.number < mine.number:
+            mine.number, mine.shapes, mine.call_site = tally.number, tally.shapes, tally.call_site
         mine.add(tally)
 
 
