@@ -111,7 +111,7 @@ class CachingPool:
             PoolFullError: there is no room for it.
         """
         step = 1 << max(nbytes.bit_length() - 5, 6)  # bins 3 to 6% apart
-        size = (nbytes + step - 1) & -step
+        size = (nbytes + step - 1) & -step or ALIGNMENT
         blocks = self._bins.get(size)
         if blocks:
             try:
