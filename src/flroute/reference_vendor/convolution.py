@@ -95,19 +95,30 @@ def _unfolded(
 ) -> Iterator[tuple[int, slice, Array]]:
     """Patches as columns of matrices, (groups, channels / groups * kernel elements, some positions).
 
+    The memory of the matrices is used again from one to the next.
+
     Yields:
         The image's number, which positions of the flattened output these are, and the matrices.
     """
     padded = _padded(x, window)
     inner = prod(output[1:])
-    step = max(1, _COLUMNS // (x.shape[1] * prod(kernel_size) * inner))
+    rows = x.shape[1] * prod(kernel_size)
+    step = min(max(1, _COLUMNS // (rows * inner)), output[0])
+    room = empty((rows * step * inner,), x.dtype)
     for number, image in enumerate(padded):
         view = _patches(image, kernel_size, output, window)
         for start in range(0, output[0], step):
             stop = min(start + step, output[0])
             some = view[(slice(None),) * (1 + len(kernel_size)) + (slice(start, stop),)]
-            positions = slice(start * inner, stop * inner)
-            yield number, positions, some.reshape(window.groups, -1, positions.stop - positions.start)
+            if not some.flags.c_contiguous:
+                columns = room[: some.size].reshape(some.shape)
+                np.copyto(columns, some)
+                some = columns
+            yield (
+                number,
+                slice(start * inner, stop * inner),
+                some.reshape(window.groups, -1, (stop - start) * inner),
+            )
 
 
 def _by_group(x: Array, groups: int) -> Array:

@@ -28,6 +28,8 @@ def embedding(
     if weight.ndim != 2 or indices.dtype not in (np.int64, np.int32):
         raise Unsupported(f"indices of {indices.dtype} into a table of shape {weight.shape}")
     check_indices(indices, weight.shape[0], "index out of range in self")
+    if weight.flags.c_contiguous:
+        return weight.take(indices, 0, mode="clip")  # the indices are checked already
     return weight[indices]
 
 
