@@ -12,8 +12,8 @@ import numpy as np
 
 from flroute.reference_vendor.memory import Array, empty, empty_like
 
-BLOCK = 1 << 15
-"""Elements: a few such buffers of float32 stay in a core's own cache from one pass to the next."""
+BLOCK = 1 << 16
+"""Elements: few enough that a buffer or two of float32 stay in a core's own cache from one pass to the next."""
 
 
 def in_blocks(function: Callable[..., None], *operands: Array) -> Array:
