@@ -21,7 +21,6 @@ from flroute.reference_vendor.support import (
     accurate_sum,
     narrow,
     quiet,
-    reduce,
     sum_of_rows,
     wide,
 )
@@ -330,7 +329,7 @@ def batch_norm_backward(
     wants_input, wants_weight, wants_bias = output_mask
     centred = x - mean
     total = accurate_sum(gradient, over, True)
-    products = reduce(np.add, gradient * centred, axis=over, dtype=np.float64, keepdims=True)
+    products = accurate_sum(gradient * centred, over, True)
     for_input = for_weight = None
     if wants_input:
         for_input = gradient * scale
