@@ -94,6 +94,8 @@ def _unique_neighbours(slices: Array) -> tuple[Array, Array, Array]:
 
 def _as_slices(rows: Array, x: Array, dim: int) -> Array:
     axis = dim % x.ndim
+    if rows.size == 0:
+        return np.empty((*x.shape[:axis], len(rows), *x.shape[axis + 1 :]), x.dtype)
     return np.moveaxis(rows.reshape(len(rows), *x.shape[:axis], *x.shape[axis + 1 :]), 0, axis)
 
 
