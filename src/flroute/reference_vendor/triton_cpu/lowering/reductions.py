@@ -1,0 +1,181 @@
+"""Reductions and scans along an axis, with any combining function, on one block or several at once.
+
+The last axis is folded into a strip of lanes (lane ``l`` combines the elements ``l``, ``l + W``, ``l + 2W``, ...), then the
+strip is halved until one is left: every combining function vectorises so, argmax's included, and sums lose less to
+rounding than one running total. Another axis is folded row by row, each row a contiguous loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flroute.reference_vendor.triton_cpu.emit import Index
+from flroute.reference_vendor.triton_cpu.lowering.core import Lowerer, Node, lowers, scalar
+from flroute.reference_vendor.triton_cpu.ttir import Block, Op
+
+_LANES = 64
+_SHORT = 8  # elements; an axis this short is unrolled
+
+
+@lowers("tt.reduce")
+def lower_reduce(low: Lowerer, op: Op) -> None:
+    sources, axis = low.operands(op), int(op.attributes["axis"])
+    shape = sources[0].type.shape
+    kept_shape = shape[:axis] + shape[axis + 1 :]
+    types = [source.type.with_shape(kept_shape) for source in sources]
+    buffers = [low.allocate(kind.numel * kind.bytes) for kind in types]
+    fold = _Fold(low, op.regions[0], sources, buffers)
+    if shape[axis] <= _SHORT:
+        fold.unrolled(axis)
+    elif axis == len(shape) - 1:
+        fold.last_axis()
+    else:
+        fold.rows(axis)
+    for result, (kind, buffer) in enumerate(zip(types, buffers, strict=True)):
+        node = low.in_buffer(kind, buffer)
+        low.define(op, node if kind.shape else scalar(kind, low.read(kind, buffer, ())), result)
+    low.done.add(op)
+
+
+class _Fold:
+    def __init__(self, low: Lowerer, region: list[Block], sources: Sequence[Node], buffers: Sequence[str]) -> None:
+        self.low, self.region, self.sources, self.buffers = low, region, sources, buffers
+        self.shape = sources[0].type.shape
+        self.flat = [source.type.with_shape(()) for source in sources]
+
+    def combine(self, a: Sequence[str], b: Sequence[str]) -> list[str]:
+        return self.low.inline(self.region, [*a, *b])
+
+    def pull(self, index: Index) -> list[str]:
+        return [self.low.pull(source, index) for source in self.sources]
+
+    def read(self, buffers: Sequence[str], position: str) -> list[str]:
+        w = self.low.write
+        return [self.low.load_element(kind, w.element(kind.storage, base, position)) for kind, base in zip(self.flat, buffers, strict=True)]
+
+    def put(self, buffers: Sequence[str], position: str, values: Sequence[str]) -> None:
+        w = self.low.write
+        for kind, base, value in zip(self.flat, buffers, values, strict=True):
+            self.low.store_element(kind, value, w.element(kind.storage, base, position))
+
+    def unrolled(self, axis: int) -> None:
+        low, kept = self.low, self.shape[:axis] + self.shape[axis + 1 :]
+        low.prepare([(source, False) for source in self.sources], through=False)
+
+        def body(index: Index) -> None:
+            values = [self.pull((*index[:axis], str(r), *index[axis:])) for r in range(self.shape[axis])]
+            while len(values) > 1:
+                half = len(values) // 2
+                values = [self.combine(a, b) for a, b in zip(values[:half], values[half:], strict=True)]
+            self.put(self.buffers, low.write.linear(kept, index), values[0])
+
+        low.nest(kept, body)
+
+    def rows(self, axis: int) -> None:
+        low, w = self.low, self.low.write
+        kept = self.shape[:axis] + self.shape[axis + 1 :]
+        through, masks = low.prepare([(source, True) for source in self.sources])
+
+        def row(outer: Index, r: str, *, first: bool) -> None:
+            def body(index: Index) -> None:
+                values, position = self.pull(index), w.linear(kept, index[:axis] + index[axis + 1 :])
+                self.put(self.buffers, position, values if first else self.combine(self.read(self.buffers, position), values))
+
+            with low.scope():
+                low.nest(self.shape, body, masks=masks, prefix=(*outer, r))
+
+        def outer_body(outer: Index) -> None:
+            row(outer, "0", first=True)
+            w.loop("1", str(self.shape[axis]), lambda r: row(outer, r, first=False))
+
+        with low.writing_through(through):
+            low.nest(self.shape[:axis], outer_body, parallel=False)
+
+    def last_axis(self) -> None:
+        low, w, size = self.low, self.low.write, self.shape[-1]
+        lanes = min(size, _LANES)
+        strips = [low.allocate(lanes * kind.bytes) for kind in self.flat]
+        through, masks = low.prepare([(source, True) for source in self.sources])
+
+        def chunk(outer: Index, start: str, *, first: bool) -> None:
+            def lane(lane_index: str) -> None:
+                index = (*outer, w.add(start, lane_index))
+                with low.element(index):
+                    values = self.pull(index)
+                    self.put(strips, lane_index, values if first else self.combine(self.read(strips, lane_index), values))
+
+            with low.scope():
+                w.loop("0", str(lanes), lane, parallel=True)
+
+        def outer_body(outer: Index) -> None:
+            with low.scope():
+                found = {mask: bound for mask in masks if (bound := low.leading(mask, outer, size)) is not None}
+            chunk(outer, "0", first=True)
+            full, assumed = str(size), low.assumed
+            for bound, _ in found.values():
+                full = w.minimum(full, bound)
+            if found:  # whole strips in which every mask holds, then the rest
+                full = w.op(f"and i64 {full}, {-lanes}")
+                full = w.op(f"call i64 @llvm.smax.i64(i64 {full}, i64 {lanes})")
+                low.assumed = assumed | frozenset(found)
+            w.loop(str(lanes), full, lambda start: chunk(outer, start, first=False), step=lanes)
+            low.assumed = assumed
+            if found:
+                w.loop(full, str(size), lambda start: chunk(outer, start, first=False), step=lanes)
+            self.halve(strips, lanes)
+            self.put(self.buffers, w.linear(self.shape[:-1], outer), self.read(strips, "0"))
+
+        with low.writing_through(through):
+            low.nest(self.shape[:-1], outer_body, parallel=False)
+
+    def halve(self, strips: Sequence[str], lanes: int) -> None:
+        w, low = self.low.write, self.low
+        while lanes > 1:
+            lanes //= 2
+
+            def lane(i: str, distance: str = str(lanes)) -> None:
+                with low.scope():
+                    self.put(strips, i, self.combine(self.read(strips, i), self.read(strips, w.add(i, distance))))
+
+            w.loop("0", str(lanes), lane, parallel=True)
+
+
+@lowers("tt.scan")
+def lower_scan(low: Lowerer, op: Op) -> None:
+    sources, axis, w = low.operands(op), int(op.attributes["axis"]), low.write
+    backward, shape = op.attributes.get("reverse") == "true", sources[0].type.shape
+    types = [source.type for source in sources]
+    buffers = [low.allocate(kind.numel * kind.bytes) for kind in types]
+    through, _ = low.prepare([(source, True) for source in sources])
+
+    def place(step: str) -> str:
+        return w.sub(str(shape[axis] - 1), step) if backward else step
+
+    def row(outer: Index, step: str, *, first: bool) -> None:
+        here, before = (*outer, place(step)), (*outer, "" if first else place(w.sub(step, "1")))
+
+        def body(index: Index) -> None:
+            values = [low.pull(source, index) for source in sources]
+            if not first:
+                old = [low.read(kind, base, before + index[axis + 1 :]) for kind, base in zip(types, buffers, strict=True)]
+                values = low.inline(op.regions[0], [*old, *values])
+            for kind, base, value in zip(types, buffers, values, strict=True):
+                low.write_to(kind, base, index, value)
+
+        with low.scope():
+            low.nest(shape, body, prefix=here)
+
+    def outer_body(outer: Index) -> None:
+        row(outer, "0", first=True)
+        w.loop("1", str(shape[axis]), lambda step: row(outer, step, first=False))
+
+    with low.writing_through(through):
+        low.nest(shape[:axis], outer_body, parallel=False)
+    for result, (kind, buffer) in enumerate(zip(types, buffers, strict=True)):
+        low.define(op, low.in_buffer(kind, buffer), result)
+    low.done.add(op)
+
+
+@lowers("tt.reduce.return", "tt.scan.return")
+def lower_region_return(low: Lowerer, op: Op) -> None:
+    """``inline`` reads its operands."""

@@ -1,0 +1,227 @@
+"""Functions of one element that LLVM can inline and vectorise, as LLVM IR text, and what is left to the C library.
+
+No PyPI wheel brings a vector math library, and a call to libm stops vectorisation: the functions that kernels use in
+their hot loops are polynomials here. float64 and the rarer functions are libm's.
+
+Sources: exp, log, tanh after Moshier's Cephes (expf.c, logf.c, tanhf.c); erf: a minimax fit by N. Juffa, error below
+1 ulp. The test compares every function with the exact value over its whole range, special values included.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+
+LIBM_UNARY = frozenset(
+    "acos acosh asin asinh atan atanh cbrt cos cosh erf erfc exp exp10 exp2 expm1 j0 j1 y0 y1 lgamma log log10 log1p log2 logb"
+    " sin sinh tan tanh tgamma".split()
+)
+LIBM_BINARY = frozenset("atan2 fdim fmod hypot nextafter pow remainder".split())
+INTRINSIC = {  # name -> (LLVM intrinsic, arity)
+    "sqrt": ("sqrt", 1), "fabs": ("fabs", 1), "abs": ("fabs", 1), "floor": ("floor", 1), "ceil": ("ceil", 1), "trunc": ("trunc", 1),
+    "rint": ("rint", 1), "nearbyint": ("nearbyint", 1), "roundeven": ("roundeven", 1), "round": ("round", 1), "fma": ("fma", 3),
+    "fmax": ("maxnum", 2), "fmin": ("minnum", 2), "copysign": ("copysign", 2),
+}  # fmt: skip
+VECTOR_FLOAT32 = frozenset({"exp", "exp2", "log", "log2", "tanh", "erf"})
+COMPOSED = frozenset({"rsqrt", "sigmoid"})
+COSTLY = LIBM_UNARY | LIBM_BINARY | COMPOSED | {"sqrt"}
+
+
+def literal(value: float, llvm_type: str) -> str:
+    """A floating constant as LLVM reads it: the bits of a double, rounded to float first where the type is float."""
+    if llvm_type == "float":
+        value = struct.unpack("f", struct.pack("f", value))[0] if abs(value) < 3.5e38 else value
+    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+
+
+def arity(name: str) -> int | None:
+    """How many arguments a function takes; None if it is not known here."""
+    if name in INTRINSIC:
+        return INTRINSIC[name][1]
+    if name in LIBM_UNARY or name in COMPOSED or name in VECTOR_FLOAT32:
+        return 1
+    return 2 if name in LIBM_BINARY else None
+
+
+def call(op: Callable[[str], str], name: str, llvm_type: str, arguments: Sequence[str]) -> str:
+    """Write a call of a function on registers of ``float`` or ``double``."""
+    suffix = "f32" if llvm_type == "float" else "f64"
+    values = ", ".join(f"{llvm_type} {argument}" for argument in arguments)
+    if name in INTRINSIC:
+        return op(f"call {llvm_type} @llvm.{INTRINSIC[name][0]}.{suffix}({values})")
+    if name == "rsqrt":
+        root = op(f"call {llvm_type} @llvm.sqrt.{suffix}({values})")
+        return op(f"fdiv {llvm_type} {literal(1.0, llvm_type)}, {root}")
+    if name == "sigmoid":
+        one = literal(1.0, llvm_type)
+        power = call(op, "exp", llvm_type, [op(f"fneg {llvm_type} {arguments[0]}")])
+        return op(f"fdiv {llvm_type} {one}, {op(f'fadd {llvm_type} {one}, {power}')}")
+    if llvm_type == "float" and name in VECTOR_FLOAT32:
+        return op(f"call float @vector_{name}({values})")
+    return op(f"call {llvm_type} @{name}{'f' if llvm_type == 'float' else ''}({values})")
+
+
+class _Body:
+    """Writes one function of the prelude."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def op(self, text: str) -> str:
+        name = f"%v{len(self.lines)}"
+        self.lines.append(f"  {name} = {text}")
+        return name
+
+    def fma(self, a: str, b: str, c: str) -> str:
+        return self.op(f"call float @llvm.fma.f32(float {a}, float {b}, float {c})")
+
+    def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
+        """Horner's rule, highest power first."""
+        value = literal(coefficients[0], "float")
+        for coefficient in coefficients[1:]:
+            value = self.fma(value, x, literal(coefficient, "float"))
+        return value
+
+    def select(self, condition: str, a: str, b: str, kind: str = "float") -> str:
+        return self.op(f"select i1 {condition}, {kind} {a}, {kind} {b}")
+
+    def compare(self, predicate: str, a: str, b: str) -> str:
+        return self.op(f"fcmp {predicate} float {a}, {b}")
+
+    def function(self, name: str, result: str, kind: str = "float") -> str:
+        body = "\n".join(self.lines)
+        return f"define internal {kind} @{name}(float %x) alwaysinline nounwind {{\n{body}\n  ret {kind} {result}\n}}\n"
+
+
+def _f(value: float) -> str:
+    return literal(value, "float")
+
+
+def _scale(b: _Body, value: str, power: str) -> str:
+    """value * 2**power in two steps, so that results below the normal range round once and powers of 128 do not overflow."""
+    half = b.op(f"ashr i32 {power}, 1")
+    rest = b.op(f"sub i32 {power}, {half}")
+    for part in (half, rest):
+        bits = b.op(f"shl i32 {b.op(f'add i32 {part}, 127')}, 23")
+        value = b.op(f"fmul float {value}, {b.op(f'bitcast i32 {bits} to float')}")
+    return value
+
+
+_EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+
+
+def _exponential(b: _Body, name: str, unit: Callable[[str, str], str], per_unit: float, low: float, high: float) -> str:
+    """exp(x) = 2**n * exp(r), n the nearest integer to x * per_unit, r = unit(x, n) below log(2) / 2."""
+    above, below = b.compare("ogt", "%x", _f(high)), b.compare("olt", "%x", _f(low))
+    x = b.select(above, _f(high), b.select(below, _f(low), "%x"))
+    scaled = x if per_unit == 1 else b.op(f"fmul float {x}, {_f(per_unit)}")
+    n = b.op(f"call float @llvm.rint.f32(float {scaled})")
+    r = unit(x, n)
+    series = b.fma(b.polynomial(r, _EXP), b.op(f"fmul float {r}, {r}"), b.op(f"fadd float {r}, {_f(1.0)}"))
+    whole = b.op(f"fptosi float {n} to i32")
+    value = b.select(above, _f(float("inf")), b.select(below, _f(0.0), _scale(b, series, whole)))
+    return b.function(name, b.select(b.compare("uno", "%x", "%x"), "%x", value))
+
+
+def _exp() -> str:
+    b = _Body()
+
+    def reduce(x: str, n: str) -> str:
+        minus = b.op(f"fneg float {n}")
+        return b.fma(minus, _f(-2.12194440e-4), b.fma(minus, _f(0.693359375), x))
+
+    return _exponential(b, "vector_exp", reduce, 1.4426950408889634, -104.0, 88.7228394)
+
+
+def _exp2() -> str:
+    b = _Body()
+    return _exponential(
+        b, "vector_exp2", lambda x, n: b.op(f"fmul float {b.op(f'fsub float {x}, {n}')}, {_f(0.6931471805599453)}"), 1, -150.0, 127.99999
+    )
+
+
+_LOG = (
+    7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1, 2.0000714765e-1,
+    -2.4999993993e-1, 3.3333331174e-1,
+)  # fmt: skip
+
+
+def _logarithm(name: str, *, binary: bool) -> str:
+    """log(m * 2**e), m in [sqrt(1/2), sqrt(2)): a polynomial in m - 1."""
+    b = _Body()
+    tiny = b.compare("olt", "%x", _f(1.1754943508222875e-38))
+    x = b.select(tiny, b.op(f"fmul float %x, {_f(8388608.0)}"), "%x")
+    bits = b.op(f"bitcast float {x} to i32")
+    shifted = b.op(f"sub i32 {bits}, {0x3F3504F3}")  # the bits of sqrt(1/2)
+    exponent = b.op(f"ashr i32 {shifted}, 23")
+    lifted = b.op(f"shl i32 {exponent}, 23")
+    mantissa = b.op(f"bitcast i32 {b.op(f'sub i32 {bits}, {lifted}')} to float")
+    power = b.op(f"fadd float {b.op(f'sitofp i32 {exponent} to float')}, {b.select(tiny, _f(-23.0), _f(0.0))}")
+    f = b.op(f"fadd float {mantissa}, {_f(-1.0)}")
+    z = b.op(f"fmul float {f}, {f}")
+    series = b.op(f"fmul float {b.op(f'fmul float {f}, {z}')}, {b.polynomial(f, _LOG)}")
+    if binary:
+        tail = b.fma(z, _f(-0.5), series)
+        low = b.fma(f, _f(0.44269504088896340736), b.op(f"fmul float {tail}, {_f(1.44269504088896340736)}"))
+        value = b.op(f"fadd float {b.op(f'fadd float {low}, {f}')}, {power}")
+    else:
+        tail = b.fma(power, _f(-2.12194440e-4), series)
+        value = b.fma(power, _f(0.693359375), b.op(f"fadd float {b.fma(z, _f(-0.5), tail)}, {f}"))
+    value = b.select(b.compare("oeq", "%x", _f(float("inf"))), "%x", value)
+    value = b.select(b.compare("oeq", "%x", _f(0.0)), _f(float("-inf")), value)
+    return b.function(name, b.select(b.compare("ult", "%x", _f(0.0)), _f(float("nan")), value))
+
+
+_TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
+
+
+def _tanh() -> str:
+    b = _Body()
+    size = b.op("call float @llvm.fabs.f32(float %x)")
+    z = b.op("fmul float %x, %x")
+    near = b.fma(b.op(f"fmul float {b.polynomial(z, _TANH)}, {z}"), "%x", "%x")
+    power = b.op(f"call float @vector_exp(float {b.op(f'fadd float {size}, {size}')})")
+    ratio = b.op(f"fdiv float {_f(2.0)}, {b.op(f'fadd float {power}, {_f(1.0)}')}")
+    far = b.op(f"fsub float {_f(1.0)}, {ratio}")
+    signed = b.op(f"call float @llvm.copysign.f32(float {far}, float %x)")
+    return b.function("vector_tanh", b.select(b.compare("olt", size, _f(0.625)), near, signed))
+
+
+_ERF_NEAR = (-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1)
+_ERF_FAR = (-1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1, -6.34846687e-1, -1.28717512e-1)
+
+
+def _erf() -> str:
+    b = _Body()
+    size = b.op("call float @llvm.fabs.f32(float %x)")
+    near = b.fma(b.polynomial(b.op("fmul float %x, %x"), _ERF_NEAR), "%x", "%x")
+    t = b.op(f"call float @llvm.minnum.f32(float {size}, float {_f(4.0)})")  # erf(4) rounds to 1
+    exponent = b.fma(b.polynomial(t, _ERF_FAR), t, b.op(f"fneg float {t}"))
+    far = b.op(f"fsub float {_f(1.0)}, {b.op(f'call float @vector_exp(float {exponent})')}")
+    signed = b.op(f"call float @llvm.copysign.f32(float {far}, float %x)")
+    value = b.select(b.compare("ogt", size, _f(0.927734375)), signed, near)
+    return b.function("vector_erf", b.select(b.compare("uno", "%x", "%x"), "%x", value))
+
+
+def _bfloat16() -> str:
+    """The 16 bits of the bfloat16 nearest to a float32, ties to even; a NaN stays a NaN."""
+    b = _Body()
+    bits = b.op("bitcast float %x to i32")
+    odd = b.op(f"and i32 {b.op(f'lshr i32 {bits}, 16')}, 1")
+    rounded = b.op(f"add i32 {bits}, {b.op(f'add i32 {odd}, 32767')}")
+    quiet = b.op(f"or i32 {bits}, {0x400000}")
+    chosen = b.select(b.compare("uno", "%x", "%x"), quiet, rounded, "i32")
+    return b.function("bfloat16_bits", b.op(f"trunc i32 {b.op(f'lshr i32 {chosen}, 16')} to i16"), "i16")
+
+
+def prelude() -> str:
+    """Every function above, and declarations of libm's, which have no effect and never fail."""
+    pure = "nounwind willreturn memory(none)"
+    declared = [
+        f"declare {kind} @{name}{suffix}({', '.join([kind] * count)}) {pure}"
+        for kind, suffix in (("float", "f"), ("double", ""))
+        for names, count in ((LIBM_UNARY, 1), (LIBM_BINARY, 2))
+        for name in sorted(names)
+    ]
+    defined = [_exp(), _exp2(), _logarithm("vector_log", binary=False), _logarithm("vector_log2", binary=True), _tanh(), _erf(), _bfloat16()]
+    return "\n".join(declared) + "\n" + "".join(defined)
