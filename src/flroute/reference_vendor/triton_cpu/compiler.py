@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from dataclasses import dataclass
 from functools import cache
@@ -22,7 +23,20 @@ class ObjectCode:
     name: str
     arguments: tuple[Type, ...]
     scratch: int
+    assertions: tuple[str, ...]
     object: bytes
+
+    def to_bytes(self) -> bytes:
+        types = [[kind.element, kind.pointee] for kind in self.arguments]
+        header = json.dumps({"name": self.name, "arguments": types, "scratch": self.scratch, "assertions": self.assertions}).encode()
+        return len(header).to_bytes(4, "little") + header + self.object
+
+    @staticmethod
+    def from_bytes(data: bytes) -> ObjectCode:
+        end = 4 + int.from_bytes(data[:4], "little")
+        header = json.loads(data[4:end])
+        types = tuple(Type((), element, pointee) for element, pointee in header["arguments"])
+        return ObjectCode(header["name"], types, header["scratch"], tuple(header["assertions"]), data[end:])
 
 
 @cache
@@ -56,7 +70,7 @@ def compile_ttir(text: str) -> ObjectCode:
         tuning.slp_vectorization = True
         builder = llvm.create_pass_builder(machine, tuning)
         builder.getModulePassManager().run(module, builder)
-        return ObjectCode(lowered.name, lowered.arguments, lowered.scratch, machine.emit_object(module))
+        return ObjectCode(lowered.name, lowered.arguments, lowered.scratch, lowered.assertions, machine.emit_object(module))
 
 
 class Loaded:

@@ -22,7 +22,8 @@ class FunctionWriter:
     def __init__(self) -> None:
         self.entry: list[str] = []  # allocas, which belong before everything else
         self.lines: list[str] = []
-        self.metadata: list[str] = ['!0 = !{!"llvm.loop.unroll.disable"}']
+        self.metadata = ['!0 = !{!"llvm.loop.unroll.disable"}', '!1 = !{!"llvm.loop.interleave.count", i32 2}']
+        self.globals: list[str] = []
         self.block = "entry"
         self._names = 0
         self._access_groups: tuple[str, ...] = ()
@@ -86,6 +87,7 @@ class FunctionWriter:
         groups = self._access_groups
         properties = ["!0"]
         if parallel:
+            properties.append("!1")
             group = self._node("distinct !{}")
             self._access_groups = (*groups, group)
             properties.append(self._node(f'!{{!"llvm.loop.parallel_accesses", {group}}}'))
@@ -190,3 +192,11 @@ class FunctionWriter:
             index.append(self.op(f"and i64 {position}, {size - 1}") if any(s > 1 for s in shape[:axis]) else position)
             position = self.op(f"lshr i64 {position}, {size.bit_length() - 1}")
         return tuple(reversed(index))
+
+    def string(self, text: str) -> str:
+        """A zero-terminated constant."""
+        data = text.encode() + b"\0"
+        name = f"@text{len(self.globals)}"
+        escaped = "".join(f"\\{byte:02X}" for byte in data)
+        self.globals.append(f'{name} = private constant [{len(data)} x i8] c"{escaped}"')
+        return name

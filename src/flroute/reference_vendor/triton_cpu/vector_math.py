@@ -9,8 +9,10 @@ Sources: exp, log, tanh after Moshier's Cephes (expf.c, logf.c, tanhf.c); erf: a
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Sequence
+from functools import cache
 
 LIBM_UNARY = frozenset(
     "acos acosh asin asinh atan atanh cbrt cos cosh erf erfc exp exp10 exp2 expm1 j0 j1 y0 y1 lgamma log log10 log1p log2 logb"
@@ -97,47 +99,58 @@ def _f(value: float) -> str:
     return literal(value, "float")
 
 
-def _scale(b: _Body, value: str, power: str) -> str:
-    """value * 2**power in two steps, so that results below the normal range round once and powers of 128 do not overflow."""
-    half = b.op(f"ashr i32 {power}, 1")
-    rest = b.op(f"sub i32 {power}, {half}")
-    for part in (half, rest):
-        bits = b.op(f"shl i32 {b.op(f'add i32 {part}, 127')}, 23")
-        value = b.op(f"fmul float {value}, {b.op(f'bitcast i32 {bits} to float')}")
-    return value
+def _power_of_two(b: _Body, power: str) -> str:
+    """2**power for an integer in [-126, 127]."""
+    bits = b.op(f"shl i32 {power}, 23")
+    return b.op(f"bitcast i32 {b.op(f'add i32 {bits}, {127 << 23}')} to float")
 
 
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 
 
-def _exponential(b: _Body, name: str, unit: Callable[[str, str], str], per_unit: float, low: float, high: float) -> str:
-    """exp(x) = 2**n * exp(r), n the nearest integer to x * per_unit, r = unit(x, n) below log(2) / 2."""
-    above, below = b.compare("ogt", "%x", _f(high)), b.compare("olt", "%x", _f(low))
-    x = b.select(above, _f(high), b.select(below, _f(low), "%x"))
+def _exponential(b: _Body, x: str, unit: Callable[[str, str], str], per_unit: float) -> tuple[str, str]:
+    """exp(r) and n, where x = n + r in the unit of the base's powers: r = unit(x, n), n the nearest integer to x * per_unit."""
     scaled = x if per_unit == 1 else b.op(f"fmul float {x}, {_f(per_unit)}")
     n = b.op(f"call float @llvm.rint.f32(float {scaled})")
     r = unit(x, n)
     series = b.fma(b.polynomial(r, _EXP), b.op(f"fmul float {r}, {r}"), b.op(f"fadd float {r}, {_f(1.0)}"))
     whole = b.op(f"fptosi float {n} to i32")
-    value = b.select(above, _f(float("inf")), b.select(below, _f(0.0), _scale(b, series, whole)))
-    return b.function(name, b.select(b.compare("uno", "%x", "%x"), "%x", value))
+    return series, b.op(f"freeze i32 {whole}")  # of a NaN: any integer will do, the series is a NaN already
 
 
-def _exp() -> str:
-    b = _Body()
+def _scaled(b: _Body, name: str, low: float, high: float, unit: Callable[[str, str], str], per_unit: float) -> str:
+    """The whole range: the power of two is applied in halves, so that the last multiplication alone rounds, overflows or underflows."""
+    x = b.select(b.compare("ogt", "%x", _f(high)), _f(high), b.select(b.compare("olt", "%x", _f(low)), _f(low), "%x"))
+    series, n = _exponential(b, x, unit, per_unit)
+    half = b.op(f"ashr i32 {n}, 1")
+    rest = b.op(f"sub i32 {n}, {half}")
+    once = b.op(f"fmul float {series}, {_power_of_two(b, half)}")
+    return b.function(name, b.op(f"fmul float {once}, {_power_of_two(b, rest)}"))
 
+
+def _log2_parts(b: _Body) -> Callable[[str, str], str]:
     def reduce(x: str, n: str) -> str:
         minus = b.op(f"fneg float {n}")
         return b.fma(minus, _f(-2.12194440e-4), b.fma(minus, _f(0.693359375), x))
 
-    return _exponential(b, "vector_exp", reduce, 1.4426950408889634, -104.0, 88.7228394)
+    return reduce
+
+
+def _exp() -> str:
+    b = _Body()
+    return _scaled(b, "vector_exp", -104.0, 89.0, _log2_parts(b), 1.4426950408889634)
+
+
+def _exp_moderate() -> str:
+    """exp for |x| < 80, without the steps that only the ends of the range need."""
+    b = _Body()
+    series, n = _exponential(b, "%x", _log2_parts(b), 1.4426950408889634)
+    return b.function("vector_exp_moderate", b.op(f"fmul float {series}, {_power_of_two(b, n)}"))
 
 
 def _exp2() -> str:
     b = _Body()
-    return _exponential(
-        b, "vector_exp2", lambda x, n: b.op(f"fmul float {b.op(f'fsub float {x}, {n}')}, {_f(0.6931471805599453)}"), 1, -150.0, 127.99999
-    )
+    return _scaled(b, "vector_exp2", -151.0, 129.0, lambda x, n: b.op(f"fmul float {b.op(f'fsub float {x}, {n}')}, {_f(0.6931471805599453)}"), 1)
 
 
 _LOG = (
@@ -180,7 +193,8 @@ def _tanh() -> str:
     size = b.op("call float @llvm.fabs.f32(float %x)")
     z = b.op("fmul float %x, %x")
     near = b.fma(b.op(f"fmul float {b.polynomial(z, _TANH)}, {z}"), "%x", "%x")
-    power = b.op(f"call float @vector_exp(float {b.op(f'fadd float {size}, {size}')})")
+    t = b.select(b.compare("ogt", size, _f(10.0)), _f(10.0), size)  # tanh(10) rounds to 1
+    power = b.op(f"call float @vector_exp_moderate(float {b.op(f'fadd float {t}, {t}')})")
     ratio = b.op(f"fdiv float {_f(2.0)}, {b.op(f'fadd float {power}, {_f(1.0)}')}")
     far = b.op(f"fsub float {_f(1.0)}, {ratio}")
     signed = b.op(f"call float @llvm.copysign.f32(float {far}, float %x)")
@@ -195,12 +209,11 @@ def _erf() -> str:
     b = _Body()
     size = b.op("call float @llvm.fabs.f32(float %x)")
     near = b.fma(b.polynomial(b.op("fmul float %x, %x"), _ERF_NEAR), "%x", "%x")
-    t = b.op(f"call float @llvm.minnum.f32(float {size}, float {_f(4.0)})")  # erf(4) rounds to 1
+    t = b.select(b.compare("ogt", size, _f(4.0)), _f(4.0), size)  # erf(4) rounds to 1
     exponent = b.fma(b.polynomial(t, _ERF_FAR), t, b.op(f"fneg float {t}"))
-    far = b.op(f"fsub float {_f(1.0)}, {b.op(f'call float @vector_exp(float {exponent})')}")
+    far = b.op(f"fsub float {_f(1.0)}, {b.op(f'call float @vector_exp_moderate(float {exponent})')}")
     signed = b.op(f"call float @llvm.copysign.f32(float {far}, float %x)")
-    value = b.select(b.compare("ogt", size, _f(0.927734375)), signed, near)
-    return b.function("vector_erf", b.select(b.compare("uno", "%x", "%x"), "%x", value))
+    return b.function("vector_erf", b.select(b.compare("ogt", size, _f(0.927734375)), signed, near))
 
 
 def _bfloat16() -> str:
@@ -214,14 +227,28 @@ def _bfloat16() -> str:
     return b.function("bfloat16_bits", b.op(f"trunc i32 {b.op(f'lshr i32 {chosen}, 16')} to i16"), "i16")
 
 
-def prelude() -> str:
-    """Every function above, and declarations of libm's, which have no effect and never fail."""
+@cache
+def _functions() -> dict[str, str]:
+    """Every function above by its name, and declarations of libm's, which have no effect and never fail."""
     pure = "nounwind willreturn memory(none)"
-    declared = [
-        f"declare {kind} @{name}{suffix}({', '.join([kind] * count)}) {pure}"
+    texts = {
+        f"{name}{suffix}": f"declare {kind} @{name}{suffix}({', '.join([kind] * count)}) {pure}\n"
         for kind, suffix in (("float", "f"), ("double", ""))
         for names, count in ((LIBM_UNARY, 1), (LIBM_BINARY, 2))
-        for name in sorted(names)
-    ]
-    defined = [_exp(), _exp2(), _logarithm("vector_log", binary=False), _logarithm("vector_log2", binary=True), _tanh(), _erf(), _bfloat16()]
-    return "\n".join(declared) + "\n" + "".join(defined)
+        for name in names
+    }
+    written = [_exp(), _exp_moderate(), _exp2(), _logarithm("vector_log", binary=False), _logarithm("vector_log2", binary=True), _tanh(), _erf()]
+    for text in [*written, _bfloat16()]:
+        texts[text.partition("@")[2].partition("(")[0]] = text
+    return texts
+
+
+def prelude(code: str) -> str:
+    """The functions that some LLVM IR calls, and those that they call."""
+    texts, wanted, found = _functions(), [code], dict[str, str]()
+    while wanted:
+        for name in re.findall(r"call \w+ @(\w+)\(", wanted.pop()):
+            if name in texts and name not in found:
+                found[name] = texts[name]
+                wanted.append(texts[name])
+    return "".join(found.values())

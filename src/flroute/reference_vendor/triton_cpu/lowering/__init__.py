@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from flroute.reference_vendor.triton_cpu import vector_math
 from flroute.reference_vendor.triton_cpu.errors import UnsupportedKernelError
-from flroute.reference_vendor.triton_cpu.lowering import control_flow, dot, elementwise, memory, reductions, shapes
+from flroute.reference_vendor.triton_cpu.lowering import control_flow, diagnostics, dot, elementwise, memory, reductions, shapes
 from flroute.reference_vendor.triton_cpu.lowering.core import Lowerer, scalar
 from flroute.reference_vendor.triton_cpu.plan import make_plan
 from flroute.reference_vendor.triton_cpu.ttir import Function
 from flroute.reference_vendor.triton_cpu.types import Type
 
-__all__ = ["Lowered", "control_flow", "dot", "elementwise", "lower", "memory", "reductions", "shapes"]
+__all__ = ["Lowered", "control_flow", "diagnostics", "dot", "elementwise", "lower", "memory", "reductions", "shapes"]
 
 _ALIGN = 64  # bytes, of scratch buffers
 
@@ -27,13 +27,14 @@ class Lowered:
     arguments: tuple[Type, ...]
     llvm_ir: str
     scratch: int
+    assertions: tuple[str, ...]
 
 
 def lower(function: Function) -> Lowered:
     for argument in function.arguments:
         if not argument.type.is_supported or argument.type.shape:
             raise UnsupportedKernelError("tt.func", f"an argument of type {argument.type} is not supported", "")
-    low = Lowerer(make_plan(function), function.name)
+    low = Lowerer(make_plan(function))
     low.exit = low.write.label()
     names = [f"%argument{i}" for i in range(len(function.arguments))]
     for argument, name in zip(function.arguments, names, strict=True):
@@ -44,13 +45,10 @@ def lower(function: Function) -> Lowered:
     for buffer in low.buffers:
         offsets.append(size)
         size += -(-buffer // _ALIGN) * _ALIGN
-    text = [
-        vector_math.prelude(),
-        *_program(low, types, names),
-        *_entry(function.name, types, names, offsets),
-        *low.write.metadata,
-    ]
-    return Lowered(function.name, types, "\n".join(text) + "\n", size)
+    program = "\n".join(_program(low, types, names))
+    entry = "\n".join(_entry(function.name, types, names, offsets))
+    text = "\n".join([*low.write.globals, *low.declared, vector_math.prelude(program), program, entry, *low.write.metadata, ""])
+    return Lowered(function.name, types, text, size, tuple(low.assertions))
 
 
 _COORDINATES = [f"%program{axis}" for axis in range(3)] + [f"%programs{axis}" for axis in range(3)]

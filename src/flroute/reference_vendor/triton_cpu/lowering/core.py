@@ -80,7 +80,7 @@ class _Collected:
 class Lowerer:
     """State of lowering one kernel. The handlers of op families (the other files here) work on it."""
 
-    def __init__(self, plan: Plan, scope: str) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.write = FunctionWriter()
         self.nodes: dict[Value, Node] = {}
@@ -90,7 +90,9 @@ class Lowerer:
         self.labels: dict[str, str] = {}
         self.carriers: dict[str, list[object]] = {}
         self.exit = "exit"
-        self.location = scope
+        self.assertions: list[str] = []  # the message of each, numbered from one
+        self.status = self.allocate(8)  # at the start of scratch memory: the number of an assertion that failed
+        self.declared: set[str] = set()
         self._pending: list[Node] = []
         self._memo: list[dict[tuple[Node, Index], str]] = [{}]
         self._through: dict[Node, str] = {}

@@ -1,0 +1,30 @@
+"""Triton kernels compiled for the CPU, out of PyPI's parts: Triton's front end, this package's lowering, llvmlite.
+
+    with triton_cpu.active():
+        kernel[grid](x, y, out, n, BLOCK=1024)
+
+Files, in the order in which a kernel passes them: ``ttir`` (reads Triton's tensor IR), ``plan`` (what is kept in memory),
+``lowering`` (fused loops in LLVM IR; ``emit`` writes the text, ``vector_math`` brings exp and its like), ``compiler``
+(machine code), ``launcher`` (threads and scratch memory), ``driver`` (what Triton sees). Only ``driver`` imports Triton.
+What cannot be compiled is refused with the op and the kernel's line, never computed approximately.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flroute.reference_vendor.triton_cpu.errors import LaunchError, TritonCpuError, UnsupportedKernelError, VersionError
+
+if TYPE_CHECKING:
+    from flroute.reference_vendor.triton_cpu.driver import active, register_device
+
+__all__ = ["LaunchError", "TritonCpuError", "UnsupportedKernelError", "VersionError", "active", "register_device"]
+
+
+def __getattr__(name: str) -> Any:
+    """Triton takes most of a second to import, so it is imported by whoever needs it."""
+    if name in {"active", "register_device"}:
+        from flroute.reference_vendor.triton_cpu import driver
+
+        return getattr(driver, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
