@@ -13,12 +13,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flroute.reference_vendor.triton_cpu.errors import LaunchError, TritonCpuError, UnsupportedKernelError, VersionError
+from flroute.reference_vendor.triton_cpu.errors import (
+    LaunchError,
+    TritonCpuError,
+    UnsupportedKernelError,
+    VersionError,
+)
 
 if TYPE_CHECKING:
     from flroute.reference_vendor.triton_cpu.driver import active, register_device
 
-__all__ = ["LaunchError", "TritonCpuError", "UnsupportedKernelError", "VersionError", "active", "register_device"]
+__all__ = [
+    "LaunchError",
+    "TritonCpuError",
+    "UnsupportedKernelError",
+    "VersionError",
+    "active",
+    "register_device",
+]
 
 
 def __getattr__(name: str) -> Any:

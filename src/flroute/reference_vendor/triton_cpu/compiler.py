@@ -28,7 +28,9 @@ class ObjectCode:
 
     def to_bytes(self) -> bytes:
         types = [[kind.element, kind.pointee] for kind in self.arguments]
-        header = json.dumps({"name": self.name, "arguments": types, "scratch": self.scratch, "assertions": self.assertions}).encode()
+        header = json.dumps(
+            {"name": self.name, "arguments": types, "scratch": self.scratch, "assertions": self.assertions}
+        ).encode()
         return len(header).to_bytes(4, "little") + header + self.object
 
     @staticmethod
@@ -54,7 +56,9 @@ def host() -> tuple[str, str]:
 def _machine() -> llvm.TargetMachine:
     _initialize()
     cpu, features = host()
-    return llvm.Target.from_default_triple().create_target_machine(cpu=cpu, features=features, opt=3, jit=True)
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=cpu, features=features, opt=3, jit=True
+    )
 
 
 def compile_ttir(text: str) -> ObjectCode:
@@ -70,7 +74,9 @@ def compile_ttir(text: str) -> ObjectCode:
         tuning.slp_vectorization = True
         builder = llvm.create_pass_builder(machine, tuning)
         builder.getModulePassManager().run(module, builder)
-        return ObjectCode(lowered.name, lowered.arguments, lowered.scratch, lowered.assertions, machine.emit_object(module))
+        return ObjectCode(
+            lowered.name, lowered.arguments, lowered.scratch, lowered.assertions, machine.emit_object(module)
+        )
 
 
 class Loaded:

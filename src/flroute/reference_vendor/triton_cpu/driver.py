@@ -37,7 +37,9 @@ BACKEND = "flroute_cpu"
 TARGET = GPUTarget(BACKEND, "host", 1)
 
 if ".".join(triton.__version__.split(".")[:2]) not in TESTED:
-    raise VersionError(f"Triton {triton.__version__} is installed; kernels are compiled for the CPU with {', '.join(TESTED)} (its text format changes between releases)")
+    raise VersionError(
+        f"Triton {triton.__version__} is installed; kernels are compiled for the CPU with {', '.join(TESTED)} (its text format changes between releases)"
+    )
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,9 @@ class Backend(BaseBackend):  # type: ignore[misc]
         return _compiler_version()
 
     def parse_options(self, options: Mapping[str, Any]) -> Options:
-        return Options(**{name: value for name, value in options.items() if name in Options.__dataclass_fields__})
+        return Options(
+            **{name: value for name, value in options.items() if name in Options.__dataclass_fields__}
+        )
 
     def pack_metadata(self, metadata: object) -> tuple[()]:
         return ()
@@ -138,7 +142,9 @@ class _Utilities:
         return {"max_shared_mem": 1 << 30, "multiprocessor_count": os.cpu_count() or 1}
 
     @staticmethod
-    def load_binary(name: str, data: bytes, shared: int, device: object) -> tuple[Kernel, Kernel, int, int, int]:
+    def load_binary(
+        name: str, data: bytes, shared: int, device: object
+    ) -> tuple[Kernel, Kernel, int, int, int]:
         kernel = Kernel(ObjectCode.from_bytes(data))
         return kernel, kernel, 0, 0, 1 << 30
 
@@ -164,13 +170,31 @@ class Launcher:
         self._source: Any = source
         self._names = list(source.signature)
         self._plain = [i for i, kind in enumerate(kinds) if kind != "constexpr"]
-        self._pointers = frozenset(i for i, kind in enumerate(kinds) if isinstance(kind, str) and kind.startswith("*"))
-        nested = [self._names[i] for i, kind in enumerate(kinds) if not isinstance(kind, str) or kind.startswith("tensordesc")]
+        self._pointers = frozenset(
+            i for i, kind in enumerate(kinds) if isinstance(kind, str) and kind.startswith("*")
+        )
+        nested = [
+            self._names[i]
+            for i, kind in enumerate(kinds)
+            if not isinstance(kind, str) or kind.startswith("tensordesc")
+        ]
         if nested:
-            raise LaunchError(f"kernel {source.fn.__name__}: the arguments {', '.join(nested)} are tuples or host tensor descriptors, which are not supported")
+            raise LaunchError(
+                f"kernel {source.fn.__name__}: the arguments {', '.join(nested)} are tuples or host tensor descriptors, which are not supported"
+            )
 
     def __call__(
-        self, x: int, y: int, z: int, stream: object, kernel: Kernel, packed: object, meta: object, enter: object, leave: object, *arguments: Any
+        self,
+        x: int,
+        y: int,
+        z: int,
+        stream: object,
+        kernel: Kernel,
+        packed: object,
+        meta: object,
+        enter: object,
+        leave: object,
+        *arguments: Any,
     ) -> None:
         if self._source is not None:
             self._keep_from_unloading()
@@ -182,7 +206,9 @@ class Launcher:
                 found = "an address" if isinstance(value, int) else value.device.type
                 if found != "an address":
                     if device and found != device:
-                        raise LaunchError(f"kernel {kernel.code.name}: the argument {self._names[i]} is on {value.device}, others are on {device}; move it first")
+                        raise LaunchError(
+                            f"kernel {kernel.code.name}: the argument {self._names[i]} is on {value.device}, others are on {device}; move it first"
+                        )
                     device = found
                     value = self._address(kernel, self._names[i], value)
             values.append(value)
@@ -203,7 +229,9 @@ class Launcher:
         resolve = _ADDRESS.get(tensor.device.type)
         if resolve is None:
             known = ", ".join(_ADDRESS)
-            raise LaunchError(f"kernel {kernel.code.name}: the argument {name} is on {tensor.device}, whose memory this CPU cannot use; kernels take: {known}")
+            raise LaunchError(
+                f"kernel {kernel.code.name}: the argument {name} is on {tensor.device}, whose memory this CPU cannot use; kernels take: {known}"
+            )
         return resolve(tensor)
 
 

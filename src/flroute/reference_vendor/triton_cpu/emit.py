@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Literal
 
+LoopKind = Literal["plain", "parallel", "sum"]
 Index = tuple[str, ...]  # one i64 operand for each axis
 
 
@@ -22,7 +24,10 @@ class FunctionWriter:
     def __init__(self) -> None:
         self.entry: list[str] = []  # allocas, which belong before everything else
         self.lines: list[str] = []
-        self.metadata = ['!0 = !{!"llvm.loop.unroll.disable"}', '!1 = !{!"llvm.loop.interleave.count", i32 2}']
+        self.metadata = [
+            '!0 = !{!"llvm.loop.unroll.disable"}',
+            '!1 = !{!"llvm.loop.interleave.count", i32 2}',
+        ]
         self.globals: list[str] = []
         self.block = "entry"
         self._names = 0
@@ -75,8 +80,14 @@ class FunctionWriter:
         self.jump(after)
         self.place(after)
 
-    def loop(self, start: str, stop: str, body: Callable[[str], None], *, parallel: bool = False, step: int = 1) -> None:
-        """``for i in range(start, stop, step): body(i)``; ``parallel``: no iteration depends on another."""
+    def loop(
+        self, start: str, stop: str, body: Callable[[str], None], *, kind: LoopKind = "plain", step: int = 1
+    ) -> None:
+        """``for i in range(start, stop, step): body(i)``.
+
+        ``"parallel"``: no iteration depends on another, though LLVM could not tell from the pointers. ``"sum"``: what is
+        carried from one iteration to the next is a sum that may be split into as many as LLVM likes.
+        """
         first, last = _literal(start), _literal(stop)
         if first is not None and last is not None and last - first <= step:
             if last > first:
@@ -85,9 +96,8 @@ class FunctionWriter:
         header, inside, latch, after = (self.label() for _ in range(4))
         before, counter, following = self.block, self.name(), self.name()
         groups = self._access_groups
-        properties = ["!0"]
-        if parallel:
-            properties.append("!1")
+        properties = ["!0"] if kind == "sum" else ["!0", "!1"]
+        if kind == "parallel":
             group = self._node("distinct !{}")
             self._access_groups = (*groups, group)
             properties.append(self._node(f'!{{!"llvm.loop.parallel_accesses", {group}}}'))
@@ -118,7 +128,9 @@ class FunctionWriter:
         if not groups:
             return ""
         if groups not in self._access_lists:
-            self._access_lists[groups] = groups[0] if len(groups) == 1 else self._node(f"!{{{', '.join(groups)}}}")
+            self._access_lists[groups] = (
+                groups[0] if len(groups) == 1 else self._node(f"!{{{', '.join(groups)}}}")
+            )
         return f", !llvm.access.group {self._access_lists[groups]}"
 
     def load(self, llvm_type: str, pointer: str, align: int) -> str:
@@ -128,7 +140,9 @@ class FunctionWriter:
         self.emit(f"store {llvm_type} {value}, ptr {pointer}, align {align}{self._access()}")
 
     def element(self, llvm_type: str, base: str, index: str) -> str:
-        return base if index == "0" else self.op(f"getelementptr inbounds {llvm_type}, ptr {base}, i64 {index}")
+        return (
+            base if index == "0" else self.op(f"getelementptr inbounds {llvm_type}, ptr {base}, i64 {index}")
+        )
 
     # 64-bit index arithmetic; nsw, since an address that wraps is not one
 
@@ -189,7 +203,9 @@ class FunctionWriter:
             if size == 1:
                 index.append("0")
                 continue
-            index.append(self.op(f"and i64 {position}, {size - 1}") if any(s > 1 for s in shape[:axis]) else position)
+            index.append(
+                self.op(f"and i64 {position}, {size - 1}") if any(s > 1 for s in shape[:axis]) else position
+            )
             position = self.op(f"lshr i64 {position}, {size.bit_length() - 1}")
         return tuple(reversed(index))
 

@@ -61,7 +61,14 @@ class Kernel:
         self.code = code
         self._loaded = Loaded(code)
         kinds = [_C_TYPES[kind.element if kind.element == "i1" else kind.register] for kind in code.arguments]
-        tail = [ctypes.c_int64, ctypes.c_int64, ctypes.c_int32, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p]
+        tail = [
+            ctypes.c_int64,
+            ctypes.c_int64,
+            ctypes.c_int32,
+            ctypes.c_int32,
+            ctypes.c_int32,
+            ctypes.c_void_p,
+        ]
         self._call = ctypes.CFUNCTYPE(None, *kinds, *tail)(self._loaded.address)
         self._seconds = 0.0  # of one program, measured at the last launch in one thread
 
@@ -70,7 +77,9 @@ class Kernel:
         if not (0 < x <= _LARGEST and 0 < y <= _LARGEST and 0 < z <= _LARGEST):
             if min(x, y, z) == 0 and max(x, y, z) <= _LARGEST:
                 return
-            raise LaunchError(f"kernel {self.code.name}: the grid {tuple(grid)} is out of range; each size is from 0 to {_LARGEST}")
+            raise LaunchError(
+                f"kernel {self.code.name}: the grid {tuple(grid)} is out of range; each size is from 0 to {_LARGEST}"
+            )
         count = x * y * z
         try:
             if threads > 1 and count > 1 and self._seconds * count > _WORTH_SPLITTING:
@@ -92,13 +101,19 @@ class Kernel:
         status.value = 0
         self._call(*arguments, first, last, *grid, scratch)
         if status.value:
-            raise TritonCpuError(f"kernel {self.code.name}: device_assert failed at {self.code.assertions[status.value - 1]}")
+            raise TritonCpuError(
+                f"kernel {self.code.name}: device_assert failed at {self.code.assertions[status.value - 1]}"
+            )
 
-    def _split(self, count: int, grid: tuple[int, int, int], arguments: Sequence[object], threads: int) -> None:
+    def _split(
+        self, count: int, grid: tuple[int, int, int], arguments: Sequence[object], threads: int
+    ) -> None:
         """Equal runs of programs, one for each thread; the caller's thread takes the first."""
         bounds = [count * i // threads for i in range(threads + 1)]
         pool = _workers(threads - 1)
-        waiting = [pool.submit(self._run, bounds[i], bounds[i + 1], grid, arguments) for i in range(1, threads)]
+        waiting = [
+            pool.submit(self._run, bounds[i], bounds[i + 1], grid, arguments) for i in range(1, threads)
+        ]
         try:
             self._run(0, bounds[1], grid, arguments)
         finally:

@@ -24,7 +24,9 @@ _COSTLY = frozenset({
     "tt.load", "arith.divf", "arith.remf", "arith.divsi", "arith.divui", "arith.remsi", "arith.remui", "tt.precise_sqrt", "tt.precise_divf",
     "tt.extern_elementwise",
 })  # fmt: skip
-_CHEAP_MATH = frozenset({"math.absf", "math.absi", "math.floor", "math.ceil", "math.trunc", "math.fma", "math.copysign"})
+_CHEAP_MATH = frozenset(
+    {"math.absf", "math.absi", "math.floor", "math.ceil", "math.trunc", "math.fma", "math.copysign"}
+)
 _MANY_TO_ONE = frozenset({"tt.broadcast", "tt.reshape", "tt.cat", "tt.gather", "tt.join", "tt.split"})
 _LONG = 16  # ops; a longer chain with several sinks is kept too
 
@@ -35,7 +37,12 @@ def is_block(op: Op) -> bool:
 
 def is_lazy(op: Op) -> bool:
     """Whether the op is evaluated element by element in the loop of its consumer."""
-    named = op.name in _SHAPE_OPS or op.name in _POINTWISE_OPS or op.name == "tt.load" or op.name.startswith(("arith.", "math."))
+    named = (
+        op.name in _SHAPE_OPS
+        or op.name in _POINTWISE_OPS
+        or op.name == "tt.load"
+        or op.name.startswith(("arith.", "math."))
+    )
     return named and is_block(op)
 
 
@@ -105,7 +112,9 @@ def _group_stores(blocks: list[Block], plan: Plan) -> None:
                     _close(group, plan)
                     group = []
                 group.append(op)
-            elif op.name == "tt.load" or not (is_lazy(op) or op.name.startswith(("arith.", "math.", "tt.addptr", "tt.splat", "tt.bitcast"))):
+            elif op.name == "tt.load" or not (
+                is_lazy(op) or op.name.startswith(("arith.", "math.", "tt.addptr", "tt.splat", "tt.bitcast"))
+            ):
                 _close(group, plan)
                 group = []
         _close(group, plan)

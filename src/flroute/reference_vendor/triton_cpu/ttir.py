@@ -16,10 +16,26 @@ _NAME = r"%[\w#$.\-]+"
 _LOCATION = re.compile(r"\s*loc\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _SUCCESSOR = re.compile(r"\^(\w+)(?:\(([^)]*)\))?")
-_RETURNS_NOTHING = frozenset({
-    "tt.store", "tt.print", "tt.assert", "tt.return", "tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return", "scf.yield",
-    "scf.condition", "cf.br", "cf.cond_br", "cf.assert", "gpu.barrier", "ttg.barrier", "tt.descriptor_store", "llvm.intr.assume",
-})
+_RETURNS_NOTHING = frozenset(
+    {
+        "tt.store",
+        "tt.print",
+        "tt.assert",
+        "tt.return",
+        "tt.reduce.return",
+        "tt.scan.return",
+        "tt.map_elementwise.return",
+        "scf.yield",
+        "scf.condition",
+        "cf.br",
+        "cf.cond_br",
+        "cf.assert",
+        "gpu.barrier",
+        "ttg.barrier",
+        "tt.descriptor_store",
+        "llvm.intr.assume",
+    }
+)
 
 
 @dataclass(eq=False)
@@ -111,7 +127,9 @@ class _Locations:
             outer, inner = self.resolve(call[2], depth + 1), self.resolve(call[1], depth + 1)
             return outer or inner
         reference = re.search(r"#loc\d*", text)
-        return self.resolve(self._defined.get(reference[0], ""), depth + 1) if reference and depth < 32 else ""
+        return (
+            self.resolve(self._defined.get(reference[0], ""), depth + 1) if reference and depth < 32 else ""
+        )
 
 
 class Reader:
@@ -129,7 +147,9 @@ class Reader:
         found = []
         while self._at < len(self._lines):
             line = self._next()
-            header = re.match(r"tt\.func (?:(\w+) )?@([\w.$]+)\((.*?)\)(?: -> .*?)?(?: attributes \{.*\})? \{$", line)
+            header = re.match(
+                r"tt\.func (?:(\w+) )?@([\w.$]+)\((.*?)\)(?: -> .*?)?(?: attributes \{.*\})? \{$", line
+            )
             if header:
                 self._scopes.append({})
                 arguments = [self._argument(part) for part in split_top(header[3])]
@@ -137,7 +157,9 @@ class Reader:
                 found.append(Function(header[2], arguments, blocks))
                 self._scopes.pop()
             elif line.startswith("tt.func"):
-                raise UnsupportedKernelError("tt.func", f"a function header that cannot be read: {line[:120]}", "")
+                raise UnsupportedKernelError(
+                    "tt.func", f"a function header that cannot be read: {line[:120]}", ""
+                )
         return found
 
     def _next(self) -> str:
@@ -188,6 +210,13 @@ class Reader:
         self._scopes.pop()
         return blocks, line
 
+    def _body(self) -> tuple[list[Block], str]:
+        """A region of ``scf``; where it yields nothing, the text leaves the yield out."""
+        blocks, closing = self._region()
+        if not blocks[-1].ops or blocks[-1].ops[-1].name not in {"scf.yield", "scf.condition"}:
+            blocks[-1].ops.append(Op("scf.yield", [], [], {}, "scf.yield", self._location))
+        return blocks, closing
+
     def _op(self, line: str) -> Op:
         names, body = self._result_names(line)
         match = re.match(r'"?([\w.]+)"?', body)
@@ -237,10 +266,10 @@ class Reader:
             return self._while(op, body)
         if op.name == "scf.if":
             op.operands = self._operands(body)
-            then, closing = self._region()
+            then, closing = self._body()
             op.regions = [then]
             if closing.startswith("} else"):
-                op.regions.append(self._region()[0])
+                op.regions.append(self._body()[0])
             return _types(body[body.index("->") + 2 : -1]) if "->" in body else []
         if body.endswith("({"):  # tt.reduce, tt.scan, tt.map_elementwise: their types follow the region
             op.operands = self._operands(body)
@@ -260,11 +289,13 @@ class Reader:
         carried = [part.strip().split(" = ") for part in match[6].split(",")] if match[6] else []
         types = _types(match[7]) if match[7] else []
         op.attributes["unsigned"] = "true" if match[1] else ""
-        op.operands = [self._value(match[i]) for i in (3, 4, 5)] + [self._value(start) for _, start in carried]
+        op.operands = [self._value(match[i]) for i in (3, 4, 5)] + [
+            self._value(start) for _, start in carried
+        ]
         self._scopes.append({})
         arguments = [self._define(match[2], op.operands[0].type)]
         arguments += [self._define(name, kind) for (name, _), kind in zip(carried, types, strict=True)]
-        blocks, _ = self._region()
+        blocks, _ = self._body()
         self._scopes.pop()
         blocks[0].arguments = arguments
         op.regions = [blocks]
@@ -277,11 +308,13 @@ class Reader:
         carried = [part.strip().split(" = ") for part in match[1].split(",")] if match[1] else []
         op.operands = [self._value(start) for _, start in carried]
         self._scopes.append({})
-        arguments = [self._define(name, kind) for (name, _), kind in zip(carried, _types(match[2]), strict=True)]
-        before, _ = self._region()
+        arguments = [
+            self._define(name, kind) for (name, _), kind in zip(carried, _types(match[2]), strict=True)
+        ]
+        before, _ = self._body()
         self._scopes.pop()
         before[0].arguments = arguments
-        after, _ = self._region()
+        after, _ = self._body()
         op.regions = [before, after]
         return _types(match[3])
 
@@ -322,5 +355,9 @@ def read(text: str) -> Function:
     functions = Reader(text).functions()
     if len(functions) != 1:
         names = ", ".join(function.name for function in functions)
-        raise UnsupportedKernelError("tt.func", f"one kernel is compiled at a time, the module has: {names} (noinline=True helpers are not supported)", "")
+        raise UnsupportedKernelError(
+            "tt.func",
+            f"one kernel is compiled at a time, the module has: {names} (noinline=True helpers are not supported)",
+            "",
+        )
     return functions[0]

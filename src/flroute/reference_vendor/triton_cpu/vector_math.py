@@ -118,9 +118,13 @@ def _exponential(b: _Body, x: str, unit: Callable[[str, str], str], per_unit: fl
     return series, b.op(f"freeze i32 {whole}")  # of a NaN: any integer will do, the series is a NaN already
 
 
-def _scaled(b: _Body, name: str, low: float, high: float, unit: Callable[[str, str], str], per_unit: float) -> str:
+def _scaled(
+    b: _Body, name: str, low: float, high: float, unit: Callable[[str, str], str], per_unit: float
+) -> str:
     """The whole range: the power of two is applied in halves, so that the last multiplication alone rounds, overflows or underflows."""
-    x = b.select(b.compare("ogt", "%x", _f(high)), _f(high), b.select(b.compare("olt", "%x", _f(low)), _f(low), "%x"))
+    x = b.select(
+        b.compare("ogt", "%x", _f(high)), _f(high), b.select(b.compare("olt", "%x", _f(low)), _f(low), "%x")
+    )
     series, n = _exponential(b, x, unit, per_unit)
     half = b.op(f"ashr i32 {n}, 1")
     rest = b.op(f"sub i32 {n}, {half}")
@@ -150,7 +154,14 @@ def _exp_moderate() -> str:
 
 def _exp2() -> str:
     b = _Body()
-    return _scaled(b, "vector_exp2", -151.0, 129.0, lambda x, n: b.op(f"fmul float {b.op(f'fsub float {x}, {n}')}, {_f(0.6931471805599453)}"), 1)
+    return _scaled(
+        b,
+        "vector_exp2",
+        -151.0,
+        129.0,
+        lambda x, n: b.op(f"fmul float {b.op(f'fsub float {x}, {n}')}, {_f(0.6931471805599453)}"),
+        1,
+    )
 
 
 _LOG = (
@@ -169,7 +180,9 @@ def _logarithm(name: str, *, binary: bool) -> str:
     exponent = b.op(f"ashr i32 {shifted}, 23")
     lifted = b.op(f"shl i32 {exponent}, 23")
     mantissa = b.op(f"bitcast i32 {b.op(f'sub i32 {bits}, {lifted}')} to float")
-    power = b.op(f"fadd float {b.op(f'sitofp i32 {exponent} to float')}, {b.select(tiny, _f(-23.0), _f(0.0))}")
+    power = b.op(
+        f"fadd float {b.op(f'sitofp i32 {exponent} to float')}, {b.select(tiny, _f(-23.0), _f(0.0))}"
+    )
     f = b.op(f"fadd float {mantissa}, {_f(-1.0)}")
     z = b.op(f"fmul float {f}, {f}")
     series = b.op(f"fmul float {b.op(f'fmul float {f}, {z}')}, {b.polynomial(f, _LOG)}")
@@ -197,12 +210,20 @@ def _tanh() -> str:
     power = b.op(f"call float @vector_exp_moderate(float {b.op(f'fadd float {t}, {t}')})")
     ratio = b.op(f"fdiv float {_f(2.0)}, {b.op(f'fadd float {power}, {_f(1.0)}')}")
     far = b.op(f"fsub float {_f(1.0)}, {ratio}")
-    signed = b.op(f"call float @llvm.copysign.f32(float {far}, float %x)")
-    return b.function("vector_tanh", b.select(b.compare("olt", size, _f(0.625)), near, signed))
+    value = b.select(b.compare("olt", size, _f(0.625)), near, far)
+    return b.function("vector_tanh", b.op(f"call float @llvm.copysign.f32(float {value}, float %x)"))
 
 
 _ERF_NEAR = (-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1)
-_ERF_FAR = (-1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1, -6.34846687e-1, -1.28717512e-1)
+_ERF_FAR = (
+    -1.72853470e-5,
+    3.83197126e-4,
+    -3.88396438e-3,
+    2.42546219e-2,
+    -1.06777877e-1,
+    -6.34846687e-1,
+    -1.28717512e-1,
+)
 
 
 def _erf() -> str:
@@ -237,7 +258,15 @@ def _functions() -> dict[str, str]:
         for names, count in ((LIBM_UNARY, 1), (LIBM_BINARY, 2))
         for name in names
     }
-    written = [_exp(), _exp_moderate(), _exp2(), _logarithm("vector_log", binary=False), _logarithm("vector_log2", binary=True), _tanh(), _erf()]
+    written = [
+        _exp(),
+        _exp_moderate(),
+        _exp2(),
+        _logarithm("vector_log", binary=False),
+        _logarithm("vector_log2", binary=True),
+        _tanh(),
+        _erf(),
+    ]
     for text in [*written, _bfloat16()]:
         texts[text.partition("@")[2].partition("(")[0]] = text
     return texts

@@ -6,13 +6,31 @@ from dataclasses import dataclass
 
 from flroute.reference_vendor.triton_cpu import vector_math
 from flroute.reference_vendor.triton_cpu.errors import UnsupportedKernelError
-from flroute.reference_vendor.triton_cpu.lowering import control_flow, diagnostics, dot, elementwise, memory, reductions, shapes
+from flroute.reference_vendor.triton_cpu.lowering import (
+    control_flow,
+    diagnostics,
+    dot,
+    elementwise,
+    memory,
+    reductions,
+    shapes,
+)
 from flroute.reference_vendor.triton_cpu.lowering.core import Lowerer, scalar
 from flroute.reference_vendor.triton_cpu.plan import make_plan
 from flroute.reference_vendor.triton_cpu.ttir import Function
 from flroute.reference_vendor.triton_cpu.types import Type
 
-__all__ = ["Lowered", "control_flow", "diagnostics", "dot", "elementwise", "lower", "memory", "reductions", "shapes"]
+__all__ = [
+    "Lowered",
+    "control_flow",
+    "diagnostics",
+    "dot",
+    "elementwise",
+    "lower",
+    "memory",
+    "reductions",
+    "shapes",
+]
 
 _ALIGN = 64  # bytes, of scratch buffers
 
@@ -33,12 +51,15 @@ class Lowered:
 def lower(function: Function) -> Lowered:
     for argument in function.arguments:
         if not argument.type.is_supported or argument.type.shape:
-            raise UnsupportedKernelError("tt.func", f"an argument of type {argument.type} is not supported", "")
+            raise UnsupportedKernelError(
+                "tt.func", f"an argument of type {argument.type} is not supported", ""
+            )
     low = Lowerer(make_plan(function))
     low.exit = low.write.label()
     names = [f"%argument{i}" for i in range(len(function.arguments))]
     for argument, name in zip(function.arguments, names, strict=True):
         low.nodes[argument] = scalar(argument.type, name)
+        low.nodes[argument].origin = name
     control_flow.lower_function(low, function)
     types = tuple(argument.type for argument in function.arguments)
     offsets, size = [], 0
@@ -47,7 +68,17 @@ def lower(function: Function) -> Lowered:
         size += -(-buffer // _ALIGN) * _ALIGN
     program = "\n".join(_program(low, types, names))
     entry = "\n".join(_entry(function.name, types, names, offsets))
-    text = "\n".join([*low.write.globals, *low.declared, vector_math.prelude(program), program, entry, *low.write.metadata, ""])
+    text = "\n".join(
+        [
+            *low.write.globals,
+            *low.declared,
+            vector_math.prelude(program),
+            program,
+            entry,
+            *low.write.metadata,
+            "",
+        ]
+    )
     return Lowered(function.name, types, text, size, tuple(low.assertions))
 
 
@@ -65,16 +96,36 @@ def _program(low: Lowerer, types: tuple[Type, ...], names: list[str]) -> list[st
 
 def _entry(name: str, types: tuple[Type, ...], names: list[str], offsets: list[int]) -> list[str]:
     """Runs programs ``first`` to ``last``, numbered with axis 0 fastest."""
-    parameters = [f"{kind.storage if kind.element == 'i1' else kind.register} {n}" for kind, n in zip(types, names, strict=True)]
-    parameters += ["i64 %first", "i64 %last", "i32 %programs0", "i32 %programs1", "i32 %programs2", "ptr noalias %scratch"]
-    given = [f"{kind.register} {n}{'b' if kind.element == 'i1' else ''}" for kind, n in zip(types, names, strict=True)]
+    parameters = [
+        f"{kind.storage if kind.element == 'i1' else kind.register} {n}"
+        for kind, n in zip(types, names, strict=True)
+    ]
+    parameters += [
+        "i64 %first",
+        "i64 %last",
+        "i32 %programs0",
+        "i32 %programs1",
+        "i32 %programs2",
+        "ptr noalias %scratch",
+    ]
+    given = [
+        f"{kind.register} {n}{'b' if kind.element == 'i1' else ''}"
+        for kind, n in zip(types, names, strict=True)
+    ]
     given += [f"i32 {coordinate}" for coordinate in _COORDINATES]
     given += [f"ptr %buffer{i}" for i in range(len(offsets))]
     return [
         f'define void @"{name}"({", ".join(parameters)}) nounwind {{',
         "entry:",
-        *(f"  {n}b = trunc i8 {n} to i1" for kind, n in zip(types, names, strict=True) if kind.element == "i1"),
-        *(f"  %buffer{i} = getelementptr inbounds i8, ptr %scratch, i64 {offset}" for i, offset in enumerate(offsets)),
+        *(
+            f"  {n}b = trunc i8 {n} to i1"
+            for kind, n in zip(types, names, strict=True)
+            if kind.element == "i1"
+        ),
+        *(
+            f"  %buffer{i} = getelementptr inbounds i8, ptr %scratch, i64 {offset}"
+            for i, offset in enumerate(offsets)
+        ),
         "  br label %next",
         "next:",
         "  %number = phi i64 [%first, %entry], [%following, %run]",

@@ -32,7 +32,9 @@ class Carrier:
 
 
 def make_carrier(low: Lowerer, kind: Type) -> Carrier:
-    return Carrier(kind, low.allocate(kind.numel * kind.bytes) if kind.shape else low.write.slot(kind.register))
+    return Carrier(
+        kind, low.allocate(kind.numel * kind.bytes) if kind.shape else low.write.slot(kind.register)
+    )
 
 
 def assign(low: Lowerer, carriers: Sequence[Carrier], values: Sequence[Node]) -> None:
@@ -52,14 +54,24 @@ def assign(low: Lowerer, carriers: Sequence[Carrier], values: Sequence[Node]) ->
         for group in pairs.values():
             temporary = [(value, low.allocate(value.type.numel * value.type.bytes)) for value, _ in group]
             low.copy_into(temporary)
-            copies.append([(low.in_buffer(value.type, place), end) for (value, place), (_, end) in zip(temporary, group, strict=True)])
+            copies.append(
+                [
+                    (low.in_buffer(value.type, place), end)
+                    for (value, place), (_, end) in zip(temporary, group, strict=True)
+                ]
+            )
         for copy in copies:
             low.copy_into(copy)
     for carrier, register in scalars:
         low.write.emit(f"store {carrier.type.register} {register}, ptr {carrier.place}")
 
 
-def _reads_in_place(low: Lowerer, shape: tuple[int, ...], group: Sequence[tuple[Node, str]], places: dict[str, tuple[int, ...]]) -> bool:
+def _reads_in_place(
+    low: Lowerer,
+    shape: tuple[int, ...],
+    group: Sequence[tuple[Node, str]],
+    places: dict[str, tuple[int, ...]],
+) -> bool:
     """Whether these values read buffers that are being assigned only at the index they are computed for."""
     found = low.collect((value, True) for value, _ in group)
     return all(
@@ -128,7 +140,11 @@ def _uniform_step(block: Block, i: int, argument: Value) -> Value | None:
     """The uniform value that an iteration adds to a carried block of pointers or integers, if that is all it does."""
     made = {result: op for op in block.ops for result in op.results}
     op = made.get(block.ops[-1].operands[i])
-    if op is None or op.name not in {"tt.addptr", "arith.addi"} or argument.type.element not in {"ptr", "i32", "i64"}:
+    if (
+        op is None
+        or op.name not in {"tt.addptr", "arith.addi"}
+        or argument.type.element not in {"ptr", "i32", "i64"}
+    ):
         return None
     left, right = op.operands
     if left is not argument:
@@ -163,8 +179,14 @@ def _moved(low: Lowerer, start: Node, distance: str) -> Node:
             by = distance if kind.element == "i64" else w.op(f"trunc i64 {distance} to {kind.register}")
             return w.op(f"add {kind.register} {low.pull(start, index)}, {by}")
 
-    form = Affine(w.add(start.affine.base, distance), start.affine.coefficients) if start.affine is not None else None
-    return Node(kind, at, ((start, True),), start.axes, form, start.root)
+    form = (
+        Affine(w.add(start.affine.base, distance), start.affine.coefficients)
+        if start.affine is not None
+        else None
+    )
+    node = Node(kind, at, ((start, True),), start.axes, form, start.root)
+    node.origin = start.origin
+    return node
 
 
 @lowers("scf.if")
@@ -179,11 +201,9 @@ def lower_if(low: Lowerer, op: Op) -> None:
         if region is not None:
             with low.region():
                 block = region[0]
-                ends = bool(block.ops) and block.ops[-1].name == "scf.yield"
-                low.run(block.ops[:-1] if ends else block.ops)
-                if ends:
-                    assign(low, carriers, low.operands(block.ops[-1]))
-                    low.done.add(block.ops[-1])
+                low.run(block.ops[:-1])
+                assign(low, carriers, low.operands(block.ops[-1]))
+                low.done.add(block.ops[-1])
         w.jump(after)
     w.place(after)
     low.done.add(op)
@@ -232,7 +252,9 @@ def lower_while(low: Lowerer, op: Op) -> None:
 def lower_function(low: Lowerer, function: Function) -> None:
     """Every block in order; a block's arguments arrive in carriers."""
     labels = {block.label: low.write.label() for block in function.blocks}
-    carriers = {block.label: [make_carrier(low, value.type) for value in block.arguments] for block in function.blocks}
+    carriers = {
+        block.label: [make_carrier(low, value.type) for value in block.arguments] for block in function.blocks
+    }
     low.labels, low.carriers = labels, {label: list(found) for label, found in carriers.items()}
     low.write.jump(labels[function.blocks[0].label])
     for block in function.blocks:

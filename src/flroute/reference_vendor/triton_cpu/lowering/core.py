@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from flroute.reference_vendor.triton_cpu.emit import FunctionWriter, Index
+from flroute.reference_vendor.triton_cpu.emit import FunctionWriter, Index, LoopKind
 from flroute.reference_vendor.triton_cpu.plan import Plan
 from flroute.reference_vendor.triton_cpu.ttir import Block, Op, Value
 from flroute.reference_vendor.triton_cpu.types import Type
@@ -49,11 +49,16 @@ class Node:
     at: Callable[[Index], str]
     inputs: tuple[tuple[Node, bool], ...] = ()  # what ``at`` pulls, and whether at the same index
     axes: frozenset[int] = frozenset()  # the axes along which the value varies
-    affine: Affine | None = None  # of an integer block; of a pointer block: the offset from ``root``, in elements
+    affine: Affine | None = (
+        None  # of an integer block; of a pointer block: the offset from ``root``, in elements
+    )
     root: str = ""  # the scalar pointer that a block of pointers is an offset from
+    origin: str = ""  # the kernel's argument that a pointer comes from; empty: it may point anywhere
     compare: tuple[str, Node, Node] | None = None
     both: tuple[Node, Node] | None = None  # the operands of an ``and``
-    view: tuple[Node, Callable[[Index], Index], bool] | None = None  # source, index map, whether the last axis stays last
+    view: tuple[Node, Callable[[Index], Index], bool] | None = (
+        None  # source, index map, whether the last axis stays last
+    )
     mask: Node | None = None
     is_load: bool = False
     pointer: Node | None = None
@@ -91,7 +96,9 @@ class Lowerer:
         self.carriers: dict[str, list[object]] = {}
         self.exit = "exit"
         self.assertions: list[str] = []  # the message of each, numbered from one
-        self.status = self.allocate(8)  # at the start of scratch memory: the number of an assertion that failed
+        self.status = self.allocate(
+            8
+        )  # at the start of scratch memory: the number of an assertion that failed
         self.declared: set[str] = set()
         self._pending: list[Node] = []
         self._memo: list[dict[tuple[Node, Index], str]] = [{}]
@@ -140,7 +147,13 @@ class Lowerer:
 
     def in_buffer(self, value_type: Type, buffer: str) -> Node:
         axes = frozenset(d for d, size in enumerate(value_type.shape) if size > 1)
-        return Node(value_type, lambda index: self.read(value_type, buffer, index), axes=axes, buffer=buffer, home=self._homes[-1])
+        return Node(
+            value_type,
+            lambda index: self.read(value_type, buffer, index),
+            axes=axes,
+            buffer=buffer,
+            home=self._homes[-1],
+        )
 
     def read(self, value_type: Type, buffer: str, index: Index) -> str:
         address = self.write.element(value_type.storage, buffer, self.write.linear(value_type.shape, index))
@@ -220,7 +233,9 @@ class Lowerer:
             visit(node, identity)
         return found
 
-    def prepare(self, roots: Sequence[tuple[Node, bool]], *, through: bool = True) -> tuple[list[Node], list[Node]]:
+    def prepare(
+        self, roots: Sequence[tuple[Node, bool]], *, through: bool = True
+    ) -> tuple[list[Node], list[Node]]:
         """Complete what the loop to come cannot: the kept nodes it writes through, and the masks of its loads."""
         while True:
             found = self.collect(roots)
@@ -229,7 +244,11 @@ class Lowerer:
             if not early:
                 break
             self.force(early[0])
-        masks = [node.mask for node in found.order if node.is_load and not node.buffer and node.mask and found.identity[node]]
+        masks = [
+            node.mask
+            for node in found.order
+            if node.is_load and not node.buffer and node.mask and found.identity[node]
+        ]
         return kept, list(dict.fromkeys(masks))
 
     @contextmanager
@@ -244,11 +263,19 @@ class Lowerer:
             node.buffer = inner[node]
             self._forced[-1].append(node)
 
-    def fused(self, shape: tuple[int, ...], roots: Sequence[Node], body: Callable[[Index], None], mask: Node | None = None) -> None:
+    def fused(
+        self,
+        shape: tuple[int, ...],
+        roots: Sequence[Node],
+        body: Callable[[Index], None],
+        *,
+        mask: Node | None = None,
+        kind: LoopKind = "plain",
+    ) -> None:
         """One loop nest over ``shape`` whose body pulls ``roots``; ``mask``: where it is false nothing need be done."""
         kept, masks = self.prepare([(node, True) for node in roots])
         with self.writing_through(kept):
-            self.nest(shape, body, masks=masks, mask=None if kept else mask, known=mask)
+            self.nest(shape, body, masks=masks, mask=None if kept else mask, known=mask, kind=kind)
 
     def force(self, node: Node) -> str:
         """Complete a node: its whole block in scratch memory."""
@@ -285,24 +312,38 @@ class Lowerer:
         mask: Node | None = None,
         known: Node | None = None,
         prefix: Index = (),
-        parallel: bool = True,
+        kind: LoopKind = "plain",
     ) -> None:
         """Loops over the axes after ``prefix``; the innermost is split where its masks stop holding."""
         if len(prefix) == len(shape):
             with self.element(prefix):
                 body(prefix)
         elif len(prefix) == len(shape) - 1:
-            self._innermost(shape[-1], body, [*masks, *([known] if known else [])], mask, prefix, parallel)
+            self._innermost(shape[-1], body, [*masks, *([known] if known else [])], mask, prefix, kind)
         else:
 
             def inner(i: str) -> None:
                 with self.scope():
-                    self.nest(shape, body, masks=masks, mask=mask, known=known, prefix=(*prefix, i), parallel=parallel)
+                    self.nest(
+                        shape,
+                        body,
+                        masks=masks,
+                        mask=mask,
+                        known=known,
+                        prefix=(*prefix, i),
+                        kind=kind,
+                    )
 
-            self.write.loop("0", str(shape[len(prefix)]), inner, parallel=parallel)
+            self.write.loop("0", str(shape[len(prefix)]), inner, kind=kind)
 
     def _innermost(
-        self, size: int, body: Callable[[Index], None], masks: Sequence[Node], mask: Node | None, prefix: Index, parallel: bool
+        self,
+        size: int,
+        body: Callable[[Index], None],
+        masks: Sequence[Node],
+        mask: Node | None,
+        prefix: Index,
+        kind: LoopKind,
     ) -> None:
         def run(start: str, stop: str, assumed: Iterable[Node]) -> None:
             outer, self.assumed = self.assumed, self.assumed | frozenset(assumed)
@@ -311,11 +352,16 @@ class Lowerer:
                 with self.element((*prefix, i)):
                     body((*prefix, i))
 
-            self.write.loop(start, stop, one, parallel=parallel)
+            self.write.loop(start, stop, one, kind=kind)
             self.assumed = outer
 
+        if size == 1:
+            run("0", "1", ())
+            return
         with self.scope():
-            bounds = {node: bound for node in masks if (bound := self.leading(node, prefix, size)) is not None}
+            bounds = {
+                node: bound for node in masks if (bound := self.leading(node, prefix, size)) is not None
+            }
         if not bounds:
             run("0", str(size), ())
             return

@@ -82,7 +82,9 @@ def _printf(low: Lowerer, text: str, arguments: tuple[str, ...]) -> None:
     low.write.op(f"call i32 (ptr, ...) @printf(ptr {low.write.string(text)}, {program}{rest})")
 
 
-def _in_order(low: Lowerer, op: Op, nodes: list[Node], shape: tuple[int, ...], body: Callable[[Index], None]) -> None:
+def _in_order(
+    low: Lowerer, op: Op, nodes: list[Node], shape: tuple[int, ...], body: Callable[[Index], None]
+) -> None:
     low.prepare([(node, False) for node in nodes], through=False)
-    low.nest(shape, body, parallel=False)
+    low.nest(shape, body)
     low.done.add(op)

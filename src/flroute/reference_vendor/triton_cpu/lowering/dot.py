@@ -39,7 +39,10 @@ def lower_dot(low: Lowerer, op: Op) -> None:
 
         def one(i: str) -> None:
             w = low.write
-            offsets = [w.element(wide.storage, base, w.mul(i, str(n))) for base, n in ((left, rows * common), (right, common * columns), (buffer, rows * columns))]
+            offsets = [
+                w.element(wide.storage, base, w.mul(i, str(n)))
+                for base, n in ((left, rows * common), (right, common * columns), (buffer, rows * columns))
+            ]
             _multiply(low, wide, (rows, common, columns), *offsets)
 
         low.write.loop("0", str(batch), one)
@@ -51,7 +54,11 @@ def lower_dot(low: Lowerer, op: Op) -> None:
 def _complete(low: Lowerer, op: Op, node: Node, wide: Type) -> str:
     """The operand in scratch memory, in the accumulator's type."""
     source = node.type
-    if source.is_float != wide.is_float or (source.is_integer and source.element != "i8") or source.bits > wide.bits:
+    if (
+        source.is_float != wide.is_float
+        or (source.is_integer and source.element != "i8")
+        or source.bits > wide.bits
+    ):
         raise op.refuse(f"a product of {source.element} summed in {wide.element} is not supported")
     if node.buffer and source.element == wide.element:
         return node.buffer
@@ -69,13 +76,17 @@ def _as_type(low: Lowerer, node: Node, target: Type) -> Node:
         register = low.pull(node, index)
         if source.register == target.register:
             return register
-        return low.write.op(f"{'fpext' if source.is_float else 'sext'} {source.register} {register} to {target.register}")
+        return low.write.op(
+            f"{'fpext' if source.is_float else 'sext'} {source.register} {register} to {target.register}"
+        )
 
     return Node(target, at, ((node, True),), node.axes)
 
 
 def _rounded(low: Lowerer, node: Node, target: Type) -> Node:
-    return Node(target, lambda index: round_to(low.write, target, low.pull(node, index)), ((node, True),), node.axes)
+    return Node(
+        target, lambda index: round_to(low.write, target, low.pull(node, index)), ((node, True),), node.axes
+    )
 
 
 def _multiply(low: Lowerer, kind: Type, shape: tuple[int, int, int], a: str, b: str, c: str) -> None:
@@ -101,9 +112,13 @@ def _multiply(low: Lowerer, kind: Type, shape: tuple[int, int, int], a: str, b: 
                 at = w.element(element, a, w.add(w.mul(w.add(i, str(row)), str(common)), k))
                 x = w.op(f"load {element}, ptr {at}, align {kind.bytes}")
                 one = w.op(f"insertelement {vector} poison, {element} {x}, i64 0")
-                spread = w.op(f"shufflevector {vector} {one}, {vector} poison, <{width} x i32> zeroinitializer")
+                spread = w.op(
+                    f"shufflevector {vector} {one}, {vector} poison, <{width} x i32> zeroinitializer"
+                )
                 total = w.op(f"load {vector}, ptr {sums[row]}")
-                w.emit(f"store {vector} {_multiply_add(low, kind, vector, width, spread, y, total)}, ptr {sums[row]}")
+                w.emit(
+                    f"store {vector} {_multiply_add(low, kind, vector, width, spread, y, total)}, ptr {sums[row]}"
+                )
 
         w.loop("0", str(common), step)
         for slot, place in zip(sums, places, strict=True):

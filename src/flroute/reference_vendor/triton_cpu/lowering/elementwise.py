@@ -46,7 +46,9 @@ def lower_elementwise(low: Lowerer, op: Op) -> None:
     if not result.shape:
         low.define(op, scalar(result, at(())))
         return
-    node = Node(result, at, tuple((a, True) for a in arguments), frozenset().union(*(a.axes for a in arguments)))
+    node = Node(
+        result, at, tuple((a, True) for a in arguments), frozenset().union(*(a.axes for a in arguments))
+    )
     node.affine = _affine(low, op, arguments)
     if op.name == "arith.cmpi":
         node.compare = (_predicate(op), arguments[0], arguments[1])
@@ -79,7 +81,10 @@ def _affine(low: Lowerer, op: Op, arguments: Sequence[Node]) -> Affine | None:
     b = others[0]
     if name in {"addi", "subi"}:
         combine = w.add if name == "addi" else w.sub
-        return Affine(combine(a.base, b.base), tuple(combine(x, y) for x, y in zip(a.coefficients, b.coefficients, strict=True)))
+        return Affine(
+            combine(a.base, b.base),
+            tuple(combine(x, y) for x, y in zip(a.coefficients, b.coefficients, strict=True)),
+        )
     if name == "muli":
         if any(c != "0" for c in b.coefficients):
             a, b = b, a
@@ -97,7 +102,9 @@ def _predicate(op: Op) -> str:
 
 def constant_literal(op: Op, text: str, kind: Type) -> str:
     if kind.is_float:
-        bits = {"f16": ("<H", "<e"), "bf16": ("<I", "<f"), "f32": ("<I", "<f"), "f64": ("<Q", "<d")}[kind.element]
+        bits = {"f16": ("<H", "<e"), "bf16": ("<I", "<f"), "f32": ("<I", "<f"), "f64": ("<Q", "<d")}[
+            kind.element
+        ]
         if text.startswith("0x"):
             raw = int(text, 16) << (16 if kind.element == "bf16" else 0)
             value = struct.unpack(bits[1], struct.pack(bits[0], raw))[0]
@@ -195,6 +202,13 @@ def float_min_max(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[T
 
 
 def _min_max(w: FunctionWriter, name: str, kind: Type, a: str, b: str) -> str:
+    """``maxnum`` and ``minnum`` are written out: LLVM 22 has miscompiled reductions that it makes of its own (interleaved
+    loops give wrong maxima), and this form it does not take for one.
+    """
+    if name in {"maxnum", "minnum"}:
+        better = w.op(f"fcmp {'ogt' if name == 'maxnum' else 'olt'} {kind.register} {b}, {a}")
+        chosen = w.op(f"select i1 {better}, {kind.register} {b}, {kind.register} {a}")
+        return w.op(f"select i1 {w.op(f'fcmp uno {kind.register} {a}, {a}')}, {kind.register} {b}, {kind.register} {chosen}")
     register, suffix = kind.register, "f64" if kind.register == "double" else "f32"
     return w.op(f"call {register} @llvm.{name}.{suffix}({register} {a}, {register} {b})")
 
@@ -219,7 +233,9 @@ def multiply_high(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[T
 
 @emits("arith.cmpi", "arith.cmpf")
 def compare(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[Type], result: Type) -> str:
-    return w.op(f"{'icmp' if op.name.endswith('i') else 'fcmp'} {_predicate(op)} {kinds[0].register} {x[0]}, {x[1]}")
+    return w.op(
+        f"{'icmp' if op.name.endswith('i') else 'fcmp'} {_predicate(op)} {kinds[0].register} {x[0]}, {x[1]}"
+    )
 
 
 @emits("arith.select")
@@ -284,12 +300,16 @@ def bitcast(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[Type], 
 
 
 @emits("tt.ptr_to_int")
-def pointer_to_integer(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[Type], result: Type) -> str:
+def pointer_to_integer(
+    w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[Type], result: Type
+) -> str:
     return w.op(f"ptrtoint ptr {x[0]} to {result.register}")
 
 
 @emits("tt.int_to_ptr")
-def integer_to_pointer(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[Type], result: Type) -> str:
+def integer_to_pointer(
+    w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[Type], result: Type
+) -> str:
     return w.op(f"inttoptr {kinds[0].register} {x[0]} to ptr")
 
 
@@ -308,7 +328,9 @@ def _function(w: FunctionWriter, op: Op, name: str, x: Sequence[str], result: Ty
     "atan2", "powf",
 )), "tt.precise_sqrt")  # fmt: skip
 def math_function(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[Type], result: Type) -> str:
-    name = {"math.absf": "fabs", "math.powf": "pow", "tt.precise_sqrt": "sqrt"}.get(op.name, op.name.partition(".")[2])
+    name = {"math.absf": "fabs", "math.powf": "pow", "tt.precise_sqrt": "sqrt"}.get(
+        op.name, op.name.partition(".")[2]
+    )
     return _function(w, op, name, x, result)
 
 

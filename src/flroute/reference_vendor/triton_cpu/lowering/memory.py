@@ -26,13 +26,20 @@ def lower_addptr(low: Lowerer, op: Op) -> None:
 
     if not result.shape:
         register = offset.at(())
-        extended = register if wide or offset.constant else w.op(f"sext {offset.type.register} {register} to i64")
-        low.define(op, scalar(result, moved(pointer.at(()), extended)))
+        extended = (
+            register if wide or offset.constant else w.op(f"sext {offset.type.register} {register} to i64")
+        )
+        node = scalar(result, moved(pointer.at(()), extended))
+        node.origin = pointer.origin
+        low.define(op, node)
         return
     form: Affine | None = None
     if pointer.affine is not None and offset.affine is not None:
         a, b = pointer.affine, offset.affine
-        form = Affine(w.add(a.base, b.base), tuple(w.add(x, y) for x, y in zip(a.coefficients, b.coefficients, strict=True)))
+        form = Affine(
+            w.add(a.base, b.base),
+            tuple(w.add(x, y) for x, y in zip(a.coefficients, b.coefficients, strict=True)),
+        )
 
     def at(index: Index) -> str:
         if form is not None:
@@ -40,6 +47,7 @@ def lower_addptr(low: Lowerer, op: Op) -> None:
         return moved(low.pull(pointer, index), offset_at(index))
 
     node = Node(result, at, ((pointer, True), (offset, True)), pointer.axes | offset.axes, form, pointer.root)
+    node.origin = pointer.origin
     low.define(op, node)
 
 
@@ -97,7 +105,7 @@ def lower_store(low: Lowerer, op: Op) -> None:
                 with low.scope(), low.write.when(values[2]):
                     low.store_element(operands[1].type, values[1], values[0])
 
-    low.fused(op.operands[0].type.shape, roots, body, mask=shared)
+    low.fused(op.operands[0].type.shape, roots, body, mask=shared, kind="parallel")
     low.done.add(leader)
 
 
@@ -108,7 +116,11 @@ def _separate_hazards(low: Lowerer, stores: Sequence[Sequence[Node]], roots: Seq
     all, as on a GPU, where anything else is a race.
     """
     while True:
-        loads = [node for node in low.collect((root, True) for root in roots).order if node.is_load and not node.buffer]
+        loads = [
+            node
+            for node in low.collect((root, True) for root in roots).order
+            if node.is_load and not node.buffer
+        ]
         hazards = [load for load in loads if any(_may_cross(load.pointer, store[0]) for store in stores)]
         if not hazards:
             return
@@ -118,9 +130,9 @@ def _separate_hazards(low: Lowerer, stores: Sequence[Sequence[Node]], roots: Seq
 def _may_cross(read: Node | None, written: Node) -> bool:
     if read is None or read is written:
         return False
-    if read.root and written.root and read.root != written.root:
+    if read.origin and written.origin and read.origin != written.origin:
         return False
-    return read.affine is None or read.affine != written.affine
+    return read.affine is None or (read.root, read.affine) != (written.root, written.affine)
 
 
 _ATOMIC = {
@@ -148,7 +160,7 @@ def _each(low: Lowerer, op: Op, roots: Sequence[Node], one: Callable[[Index], st
             low.write_to(result, buffer, index, register)
         returned.append(register)
 
-    low.nest(op.operands[0].type.shape, body, parallel=False)
+    low.nest(op.operands[0].type.shape, body)
     if op.results:
         low.define(op, low.in_buffer(result, buffer) if buffer else scalar(result, returned[0]))
     low.done.add(op)
@@ -166,7 +178,9 @@ def lower_atomic_rmw(low: Lowerer, op: Op) -> None:
         raise op.refuse(f"an atomic operation on {kind.element} is not supported; use a 32- or 64-bit type")
 
     def update(address: str, value: str) -> str:
-        return w.op(f"atomicrmw {instruction} ptr {address}, {kind.register} {value} {_ordering(op)}, align {kind.bytes}")
+        return w.op(
+            f"atomicrmw {instruction} ptr {address}, {kind.register} {value} {_ordering(op)}, align {kind.bytes}"
+        )
 
     def one(index: Index) -> str:
         address, value, *mask = (low.pull(node, index) for node in roots)
@@ -175,7 +189,9 @@ def lower_atomic_rmw(low: Lowerer, op: Op) -> None:
         before = w.block
         with w.when(mask[0]):
             old, inside = update(address, value), w.block
-        return w.op(f"phi {kind.register} [{old}, %{inside}], [{'null' if kind.element == 'ptr' else 'zeroinitializer'}, %{before}]")
+        return w.op(
+            f"phi {kind.register} [{old}, %{inside}], [{'null' if kind.element == 'ptr' else 'zeroinitializer'}, %{before}]"
+        )
 
     _each(low, op, roots, one)
 
@@ -193,7 +209,9 @@ def lower_atomic_cas(low: Lowerer, op: Op) -> None:
 
     def one(index: Index) -> str:
         address, expected, value = (low.pull(node, index) for node in roots)
-        pair = w.op(f"cmpxchg ptr {address}, {bits} {as_bits(expected)}, {bits} {as_bits(value)} {order} {failure}, align {kind.bytes}")
+        pair = w.op(
+            f"cmpxchg ptr {address}, {bits} {as_bits(expected)}, {bits} {as_bits(value)} {order} {failure}, align {kind.bytes}"
+        )
         old = w.op(f"extractvalue {{{bits}, i1}} {pair}, 0")
         return w.op(f"bitcast {bits} {old} to {kind.register}") if kind.is_float else old
 
@@ -226,7 +244,6 @@ def lower_histogram(low: Lowerer, op: Op) -> None:
             count = low.read(result, buffer, (wide,))
             low.write_to(result, buffer, (wide,), w.op(f"add {result.register} {count}, 1"))
 
-    low.nest(source.type.shape, body, parallel=False)
+    low.nest(source.type.shape, body)
     low.define(op, low.in_buffer(result, buffer))
     low.done.add(op)
-

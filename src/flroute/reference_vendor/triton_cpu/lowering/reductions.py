@@ -40,7 +40,9 @@ def lower_reduce(low: Lowerer, op: Op) -> None:
 
 
 class _Fold:
-    def __init__(self, low: Lowerer, region: list[Block], sources: Sequence[Node], buffers: Sequence[str]) -> None:
+    def __init__(
+        self, low: Lowerer, region: list[Block], sources: Sequence[Node], buffers: Sequence[str]
+    ) -> None:
         self.low, self.region, self.sources, self.buffers = low, region, sources, buffers
         self.shape = sources[0].type.shape
         self.flat = [source.type.with_shape(()) for source in sources]
@@ -53,7 +55,10 @@ class _Fold:
 
     def read(self, buffers: Sequence[str], position: str) -> list[str]:
         w = self.low.write
-        return [self.low.load_element(kind, w.element(kind.storage, base, position)) for kind, base in zip(self.flat, buffers, strict=True)]
+        return [
+            self.low.load_element(kind, w.element(kind.storage, base, position))
+            for kind, base in zip(self.flat, buffers, strict=True)
+        ]
 
     def put(self, buffers: Sequence[str], position: str, values: Sequence[str]) -> None:
         w = self.low.write
@@ -63,7 +68,11 @@ class _Fold:
     def one_instruction(self) -> bool:
         """Whether the combining function is one addition, which LLVM vectorises by itself if it may reassociate it."""
         ops = self.region[0].ops
-        return len(ops) == 2 and ops[0].name in {"arith.addf", "arith.addi"} and self.flat[0].element in {"f32", "f64", "i32", "i64"}
+        return (
+            len(ops) == 2
+            and ops[0].name in {"arith.addf", "arith.addi"}
+            and self.flat[0].element in {"f32", "f64", "i32", "i64"}
+        )
 
     def running(self) -> None:
         """A sum of the last axis in one variable: LLVM makes several partial sums of it, kept in registers."""
@@ -79,11 +88,13 @@ class _Fold:
 
         def outer_body(outer: Index) -> None:
             w.emit(f"store {kind.register} {zero}, ptr {total}")
-            low.nest(self.shape, element, masks=masks, prefix=outer)
-            self.put(self.buffers, w.linear(self.shape[:-1], outer), [w.op(f"load {kind.register}, ptr {total}")])
+            low.nest(self.shape, element, masks=masks, prefix=outer, kind="sum")
+            self.put(
+                self.buffers, w.linear(self.shape[:-1], outer), [w.op(f"load {kind.register}, ptr {total}")]
+            )
 
         with low.writing_through(through):
-            low.nest(self.shape[:-1], outer_body, parallel=False)
+            low.nest(self.shape[:-1], outer_body)
 
     def unrolled(self, axis: int) -> None:
         low, kept = self.low, self.shape[:axis] + self.shape[axis + 1 :]
@@ -106,7 +117,11 @@ class _Fold:
         def row(outer: Index, r: str, *, first: bool) -> None:
             def body(index: Index) -> None:
                 values, position = self.pull(index), w.linear(kept, index[:axis] + index[axis + 1 :])
-                self.put(self.buffers, position, values if first else self.combine(self.read(self.buffers, position), values))
+                self.put(
+                    self.buffers,
+                    position,
+                    values if first else self.combine(self.read(self.buffers, position), values),
+                )
 
             with low.scope():
                 low.nest(self.shape, body, masks=masks, prefix=(*outer, r))
@@ -116,7 +131,7 @@ class _Fold:
             w.loop("1", str(self.shape[axis]), lambda r: row(outer, r, first=False))
 
         with low.writing_through(through):
-            low.nest(self.shape[:axis], outer_body, parallel=False)
+            low.nest(self.shape[:axis], outer_body)
 
     def last_axis(self) -> None:
         low, w, size = self.low, self.low.write, self.shape[-1]
@@ -129,14 +144,20 @@ class _Fold:
                 index = (*outer, w.add(start, lane_index))
                 with low.element(index):
                     values = self.pull(index)
-                    self.put(strips, lane_index, values if first else self.combine(self.read(strips, lane_index), values))
+                    self.put(
+                        strips,
+                        lane_index,
+                        values if first else self.combine(self.read(strips, lane_index), values),
+                    )
 
             with low.scope():
-                w.loop("0", str(lanes), lane, parallel=True)
+                w.loop("0", str(lanes), lane)
 
         def outer_body(outer: Index) -> None:
             with low.scope():
-                found = {mask: bound for mask in masks if (bound := low.leading(mask, outer, size)) is not None}
+                found = {
+                    mask: bound for mask in masks if (bound := low.leading(mask, outer, size)) is not None
+                }
             chunk(outer, "0", first=True)
             full, assumed = str(size), low.assumed
             for bound, _ in found.values():
@@ -153,7 +174,7 @@ class _Fold:
             self.put(self.buffers, w.linear(self.shape[:-1], outer), self.read(strips, "0"))
 
         with low.writing_through(through):
-            low.nest(self.shape[:-1], outer_body, parallel=False)
+            low.nest(self.shape[:-1], outer_body)
 
     def halve(self, strips: Sequence[str], lanes: int) -> None:
         w, low = self.low.write, self.low
@@ -162,9 +183,11 @@ class _Fold:
 
             def lane(i: str, distance: str = str(lanes)) -> None:
                 with low.scope():
-                    self.put(strips, i, self.combine(self.read(strips, i), self.read(strips, w.add(i, distance))))
+                    self.put(
+                        strips, i, self.combine(self.read(strips, i), self.read(strips, w.add(i, distance)))
+                    )
 
-            w.loop("0", str(lanes), lane, parallel=True)
+            w.loop("0", str(lanes), lane)
 
 
 @lowers("tt.scan")
@@ -184,7 +207,10 @@ def lower_scan(low: Lowerer, op: Op) -> None:
         def body(index: Index) -> None:
             values = [low.pull(source, index) for source in sources]
             if not first:
-                old = [low.read(kind, base, before + index[axis + 1 :]) for kind, base in zip(types, buffers, strict=True)]
+                old = [
+                    low.read(kind, base, before + index[axis + 1 :])
+                    for kind, base in zip(types, buffers, strict=True)
+                ]
                 values = low.inline(op.regions[0], [*old, *values])
             for kind, base, value in zip(types, buffers, values, strict=True):
                 low.write_to(kind, base, index, value)
@@ -197,7 +223,7 @@ def lower_scan(low: Lowerer, op: Op) -> None:
         w.loop("1", str(shape[axis]), lambda step: row(outer, step, first=False))
 
     with low.writing_through(through):
-        low.nest(shape[:axis], outer_body, parallel=False)
+        low.nest(shape[:axis], outer_body)
     for result, (kind, buffer) in enumerate(zip(types, buffers, strict=True)):
         low.define(op, low.in_buffer(kind, buffer), result)
     low.done.add(op)

@@ -28,7 +28,7 @@ def lower_splat(low: Lowerer, op: Op) -> None:
     node = scalar(result, register)
     zeros = ("0",) * len(result.shape)
     if result.element == "ptr":
-        node.root, node.affine = register, Affine("0", zeros)
+        node.root, node.origin, node.affine = register, source.origin, Affine("0", zeros)
     elif result.element in {"i32", "i64"}:
         base = register if result.element == "i64" or source.constant else w.op(f"sext i32 {register} to i64")
         node.affine = Affine(base, zeros)
@@ -44,13 +44,20 @@ def lower_unsplat(low: Lowerer, op: Op) -> None:
 
 
 def _view(
-    low: Lowerer, op: Op, source: Node, mapping: Callable[[Index], Index], axes: dict[int, int], *, same_last: bool, identity: bool = False
+    low: Lowerer,
+    op: Op,
+    source: Node,
+    mapping: Callable[[Index], Index],
+    axes: dict[int, int],
+    *,
+    same_last: bool,
+    identity: bool = False,
 ) -> None:
     """A result whose axis ``d`` is axis ``axes[d]`` of the source; other axes repeat, or have size one."""
     result = op.results[0].type
     node = Node(result, lambda index: low.pull(source, mapping(index)), ((source, identity),))
     node.axes = frozenset(d for d, s in axes.items() if s in source.axes)
-    node.root, node.constant = source.root, source.constant
+    node.root, node.origin, node.constant = source.root, source.origin, source.constant
     if source.affine is not None:
         coefficients = ["0"] * len(result.shape)
         for d, s in axes.items():
@@ -77,7 +84,15 @@ def lower_broadcast(low: Lowerer, op: Op) -> None:
     def mapping(index: Index) -> Index:
         return tuple(i if same else "0" for i, same in zip(index, own, strict=True))
 
-    _view(low, op, source, mapping, {d: d for d, same in enumerate(own) if same}, same_last=own[-1], identity=all(own))
+    _view(
+        low,
+        op,
+        source,
+        mapping,
+        {d: d for d, same in enumerate(own) if same},
+        same_last=own[-1],
+        identity=all(own),
+    )
 
 
 @lowers("tt.trans")
@@ -109,7 +124,9 @@ def lower_reshape(low: Lowerer, op: Op) -> None:
                 found[s] = index[d]
             return tuple(found)
 
-        same_last = bool(long_after) and long_after[-1] == len(after) - 1 and long_before[-1] == len(before) - 1
+        same_last = (
+            bool(long_after) and long_after[-1] == len(after) - 1 and long_before[-1] == len(before) - 1
+        )
         _view(low, op, source, mapping, axes, same_last=same_last, identity=before == after)
         return
     w, kind = low.write, source.type
@@ -185,5 +202,3 @@ def lower_gather(low: Lowerer, op: Op) -> None:
         return low.read(source.type, buffer, (*index[:axis], inside, *index[axis + 1 :]))
 
     low.define(op, Node(op.results[0].type, at, ((where, True),), _all_axes(op.results[0].type.shape)))
-
-
