@@ -56,7 +56,11 @@ def masks_of_every_form(x, out, n, low, BLOCK: tl.constexpr, FORM: tl.constexpr)
 
 
 @settings(max_examples=40)
-@given(n=st.integers(0, 70), low=st.integers(-3, 40), form=st.sampled_from(["below", "at most", "turned", "window", "odd", "unequal", "backwards"]))
+@given(
+    n=st.integers(0, 70),
+    low=st.integers(-3, 40),
+    form=st.sampled_from(["below", "at most", "turned", "window", "odd", "unequal", "backwards"]),
+)
 def test_masks_of_every_form(n: int, low: int, form: str) -> None:
     x, i = torch.randn(n), torch.arange(n)
     out = torch.full((80,), 9.0)
@@ -164,13 +168,16 @@ def shapes(x, y, out, A: tl.constexpr, B: tl.constexpr, OP: tl.constexpr):
     elif OP == "cat":
         tl.store(out + tl.arange(0, 2 * n), tl.cat(tl.reshape(v, (n,)), tl.reshape(w, (n,))))
     elif OP == "broadcast":
-        tl.store(out + i, v * tl.log(tl.load(y + tl.arange(0, B)) + 9)[None, :] + tl.load(x + tl.arange(0, A))[:, None])
+        tl.store(
+            out + i,
+            v * tl.log(tl.load(y + tl.arange(0, B)) + 9)[None, :] + tl.load(x + tl.arange(0, A))[:, None],
+        )
     elif OP == "permute":
         t = tl.permute(tl.reshape(v, (A, B // 2, 2)), (2, 0, 1))
         tl.store(out + flat, tl.reshape(t, (n,)))
 
 
-@pytest.mark.parametrize("op", ("transpose", "reshape", "join", "split", "cat", "broadcast", "permute"))
+@pytest.mark.parametrize("op", ["transpose", "reshape", "join", "split", "cat", "broadcast", "permute"])
 @pytest.mark.parametrize(("a", "b"), [(4, 16), (1, 8), (32, 2)])
 def test_shapes(op: str, a: int, b: int) -> None:
     x, y = torch.randn(a, b), torch.rand(a, b)
@@ -202,12 +209,22 @@ def linear_recurrence(a1, b1, a2, b2):
 
 
 @triton.jit
-def reduce(x, out, which, n, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, AXIS: tl.constexpr, OP: tl.constexpr):
+def reduce(
+    x,
+    out,
+    which,
+    n,
+    A: tl.constexpr,
+    B: tl.constexpr,
+    C: tl.constexpr,
+    AXIS: tl.constexpr,
+    OP: tl.constexpr,
+    FILL: tl.constexpr,
+):
     a, b, c = tl.arange(0, A)[:, None, None], tl.arange(0, B)[None, :, None], tl.arange(0, C)[None, None, :]
     i = (a * B + b) * C + c
     mask = (c < n) & (b < 1000)
-    other = float("-inf") if OP == "max" or OP == "argmax" else (float("inf") if OP == "min" else (1.0 if OP == "product" else 0.0))
-    v = tl.load(x + i, mask=mask, other=other)
+    v = tl.load(x + i, mask=mask, other=FILL)
     if OP == "sum":
         r = tl.sum(v, AXIS)
     elif OP == "max":
@@ -227,8 +244,8 @@ def reduce(x, out, which, n, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, 
 
 
 @pytest.mark.parametrize("shape", [(4, 2, 16), (1, 16, 128), (32, 16, 1)], ids=str)
-@pytest.mark.parametrize("axis", (0, 1, 2))
-@pytest.mark.parametrize("op", ("sum", "max", "min", "product", "argmax", "first"))
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("op", ["sum", "max", "min", "product", "argmax", "first"])
 def test_reductions_on_any_axis(op: str, axis: int, shape: tuple[int, int, int]) -> None:
     x = torch.randn(shape)
     n = max(shape[2] * 3 // 4, 1)
@@ -240,7 +257,7 @@ def test_reductions_on_any_axis(op: str, axis: int, shape: tuple[int, int, int])
         "argmax": lambda: seen.amax(axis), "first": lambda: seen.select(axis, 0),
     }[op]()  # fmt: skip
     out, which = torch.zeros(expected.numel()), torch.zeros(expected.numel(), dtype=torch.int32)
-    reduce[(1,)](x, out, which, n, *shape, AXIS=axis, OP=op)
+    reduce[(1,)](x, out, which, n, *shape, AXIS=axis, OP=op, FILL=fill)
     torch.testing.assert_close(out, expected.reshape(-1), rtol=1e-5, atol=1e-5)
     if op == "argmax":
         assert torch.equal(which.long(), seen.argmax(axis).reshape(-1))
@@ -255,7 +272,11 @@ def row_softmax(x, out, n, BLOCK: tl.constexpr):
 
 
 @settings(max_examples=20)
-@given(rows=st.integers(1, 5), n=st.integers(1, 300), special=st.sampled_from([0.0, float("inf"), float("-inf"), float("nan")]))
+@given(
+    rows=st.integers(1, 5),
+    n=st.integers(1, 300),
+    special=st.sampled_from([0.0, float("inf"), float("-inf"), float("nan")]),
+)
 def test_softmax_of_any_width(rows: int, n: int, special: float) -> None:
     x = torch.randn(rows, n)
     if special:
@@ -265,16 +286,20 @@ def test_softmax_of_any_width(rows: int, n: int, special: float) -> None:
     torch.testing.assert_close(out, torch.softmax(x, -1), equal_nan=True)
 
 
-@pytest.mark.parametrize("dtype", (torch.int32, torch.int64, torch.float64, torch.float16, torch.bfloat16), ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.int32, torch.int64, torch.float64, torch.float16, torch.bfloat16], ids=str
+)
 def test_sums_of_other_types(dtype: torch.dtype) -> None:
     x = torch.randint(-5, 5, (4, 2, 128)).to(dtype)
     out = torch.zeros(8, dtype=dtype)
-    reduce[(1,)](x, out, torch.zeros(8, dtype=torch.int32), 100, 4, 2, 128, AXIS=2, OP="sum")
+    reduce[(1,)](x, out, torch.zeros(8, dtype=torch.int32), 100, 4, 2, 128, AXIS=2, OP="sum", FILL=0)
     assert torch.equal(out, x[..., :100].sum(2).to(dtype).reshape(-1))
 
 
 @triton.jit
-def scan(x, y, out, A: tl.constexpr, B: tl.constexpr, AXIS: tl.constexpr, REVERSE: tl.constexpr, OP: tl.constexpr):
+def scan(
+    x, y, out, A: tl.constexpr, B: tl.constexpr, AXIS: tl.constexpr, REVERSE: tl.constexpr, OP: tl.constexpr
+):
     i = tl.arange(0, A)[:, None] * B + tl.arange(0, B)[None, :]
     v = tl.load(x + i)
     if OP == "sum":
@@ -286,9 +311,9 @@ def scan(x, y, out, A: tl.constexpr, B: tl.constexpr, AXIS: tl.constexpr, REVERS
     tl.store(out + i, r)
 
 
-@pytest.mark.parametrize("op", ("sum", "product", "recurrence"))
-@pytest.mark.parametrize("axis", (0, 1))
-@pytest.mark.parametrize("reverse", (False, True))
+@pytest.mark.parametrize("op", ["sum", "product", "recurrence"])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("reverse", [False, True])
 def test_scans(op: str, axis: int, reverse: bool) -> None:
     x, y, out = torch.rand(8, 32) + 0.5, torch.randn(8, 32), torch.zeros(8, 32)
     scan[(1,)](x, y, out, 8, 32, AXIS=axis, REVERSE=reverse, OP=op)
@@ -300,7 +325,9 @@ def test_scans(op: str, axis: int, reverse: bool) -> None:
         expected = torch.stack(steps, axis)
     else:
         expected = a.cumsum(axis) if op == "sum" else a.cumprod(axis)
-    torch.testing.assert_close(out, (expected.flip(axis) if reverse else expected).float(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        out, (expected.flip(axis) if reverse else expected).float(), rtol=1e-4, atol=1e-4
+    )
 
 
 @triton.jit
@@ -335,7 +362,7 @@ def embedding(table, index, out, n, width, BLOCK: tl.constexpr, WIDTH: tl.conste
     tl.store(out + i[:, None] * width + c[None, :], v, mask=mask)
 
 
-@pytest.mark.parametrize("axis", (0, 1))
+@pytest.mark.parametrize("axis", [0, 1])
 def test_gather(axis: int) -> None:
     x, index = torch.randn(8, 16), torch.randint(0, 8, (8, 16), dtype=torch.int32)
     out = torch.zeros(8, 16)
@@ -343,7 +370,7 @@ def test_gather(axis: int) -> None:
     assert torch.equal(out, torch.gather(x + 1, axis, index.long()))
 
 
-@pytest.mark.parametrize("dtype", (torch.int32, torch.int64), ids=str)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
 def test_loads_through_loaded_indices(dtype: torch.dtype) -> None:
     table, index = torch.randn(50, 20), torch.randint(0, 50, (37,), dtype=dtype)
     out = torch.zeros(37, 20)
@@ -367,8 +394,8 @@ def atomics(x, out, old, n, OP: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(old + i, r, mask=i < n)
 
 
-@pytest.mark.parametrize("dtype", (torch.int32, torch.float32, torch.int64), ids=str)
-@pytest.mark.parametrize("op", ("add", "max", "min", "xchg"))
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float32, torch.int64], ids=str)
+@pytest.mark.parametrize("op", ["add", "max", "min", "xchg"])
 def test_atomics(op: str, dtype: torch.dtype) -> None:
     n = 100
     x = torch.randint(-50, 50, (n,)).to(dtype)
@@ -378,9 +405,17 @@ def test_atomics(op: str, dtype: torch.dtype) -> None:
     for i in range(n):
         before = expected[i % 7].clone()
         returned[i] = before
-        expected[i % 7] = {"add": before + x[i], "max": max(before, x[i]), "min": min(before, x[i]), "xchg": x[i]}[op]
+        expected[i % 7] = {
+            "add": before + x[i],
+            "max": max(before, x[i]),
+            "min": min(before, x[i]),
+            "xchg": x[i],
+        }[op]
     assert torch.equal(out, expected)
-    if dtype != torch.float32 or op in {"add", "xchg"}:  # of float32, Triton itself makes two integer operations of max and min
+    if dtype != torch.float32 or op in {
+        "add",
+        "xchg",
+    }:  # of float32, Triton itself makes two integer operations of max and min
         assert torch.equal(old, returned)
 
 

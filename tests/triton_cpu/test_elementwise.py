@@ -180,7 +180,11 @@ BINARY = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("op", "dtype"), [(op, dtype) for op in BINARY for dtype in FLOATS if op != "div" or dtype in FLOATS[:2]], ids=str)
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [(op, dtype) for op in BINARY for dtype in FLOATS if op != "div" or dtype in FLOATS[:2]],
+    ids=str,
+)
 def test_float_arithmetic_is_that_of_the_host(op: str, dtype: torch.dtype) -> None:
     n = 150
     x, y, out = samples(dtype, n), samples(dtype, n, 1), torch.zeros(n, dtype=dtype)
@@ -203,8 +207,8 @@ def test_integer_arithmetic_wraps(op: str, dtype: torch.dtype) -> None:
     assert torch.equal(out, INTEGER[op](x, y))
 
 
-@pytest.mark.parametrize("dtype", (torch.int32, torch.int64), ids=str)
-@pytest.mark.parametrize("op", ("floordiv", "mod"))
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("op", ["floordiv", "mod"])
 def test_division_truncates_and_never_traps(op: str, dtype: torch.dtype) -> None:
     n = 70
     x, y, out = samples(dtype, n), samples(dtype, n, 1), torch.zeros(n, dtype=dtype)
@@ -227,8 +231,8 @@ def test_shifts_by_the_width_or_more_leave_nothing_but_the_sign() -> None:
     assert right.tolist() == [0, -1, -4, 0, 0, -1]
 
 
-@pytest.mark.parametrize("op", ("eq", "ne", "lt", "le", "gt", "ge"))
-@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.int32, torch.uint8), ids=str)
+@pytest.mark.parametrize("op", ["eq", "ne", "lt", "le", "gt", "ge"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.uint8], ids=str)
 def test_comparisons_store_bools(op: str, dtype: torch.dtype) -> None:
     n = 70
     x, y = (samples(dtype if dtype != torch.uint8 else torch.int16, n, seed).to(dtype) for seed in (0, 1))
@@ -246,18 +250,20 @@ UNARY = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", (torch.float32, torch.float64), ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("op", UNARY)
 def test_functions_are_as_accurate_as_the_host(op: str, dtype: torch.dtype) -> None:
     n = 1000
     x, out = samples(dtype, n), torch.zeros(n, dtype=dtype)
     run(unary, x, out, n=n, OP=op, block=128)
     expected = UNARY[op](x.double())
-    torch.testing.assert_close(out.double(), expected, rtol=4 * torch.finfo(dtype).eps, atol=2e-38, equal_nan=True)
+    torch.testing.assert_close(
+        out.double(), expected, rtol=4 * torch.finfo(dtype).eps, atol=2e-38, equal_nan=True
+    )
 
 
-@pytest.mark.parametrize("op", ("exp", "abs"))
-@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
+@pytest.mark.parametrize("op", ["exp", "abs"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_half_precision_functions_round_once(op: str, dtype: torch.dtype) -> None:
     n = 300
     x = samples(dtype, n)
@@ -270,8 +276,8 @@ def test_half_precision_functions_round_once(op: str, dtype: torch.dtype) -> Non
     torch.testing.assert_close(out, UNARY[op](x.float()).to(dtype), rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("target", (*FLOATS, torch.int8, torch.int32, torch.int64), ids=str)
-@pytest.mark.parametrize("source", (*FLOATS, torch.int8, torch.int32, torch.int64, torch.bool), ids=str)
+@pytest.mark.parametrize("target", [*FLOATS, torch.int8, torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("source", [*FLOATS, torch.int8, torch.int32, torch.int64, torch.bool], ids=str)
 def test_casts(source: torch.dtype, target: torch.dtype) -> None:
     n = 70
     x = torch.arange(n) % 3 == 0 if source == torch.bool else samples(source, n)

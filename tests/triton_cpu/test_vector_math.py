@@ -22,9 +22,13 @@ EXACT: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 def inputs() -> np.ndarray:
     rng = np.random.default_rng(0)
     every = rng.integers(0, 2**32, 200_000, dtype=np.uint64).astype(np.uint32).view(np.float32)
-    special = np.array([0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 1e-45, 88.72284, -103.97, 127.99999, -149], np.float32)
+    special = np.array(
+        [0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 1e-45, 88.72284, -103.97, 127.99999, -149], np.float32
+    )
     usual = rng.normal(size=100_000).astype(np.float32)
-    return np.concatenate([every, usual, usual * 3, np.linspace(-160, 140, 100_000, dtype=np.float32), special])
+    return np.concatenate(
+        [every, usual, usual * 3, np.linspace(-160, 140, 100_000, dtype=np.float32), special]
+    )
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -39,7 +43,9 @@ def test_within_an_ulp_and_a_half(name: str, inputs: np.ndarray) -> None:
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     out = np.empty_like(inputs)
-    run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(engine.get_function_address("run"))
+    run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(
+        engine.get_function_address("run")
+    )
     run(inputs.ctypes.data, out.ctypes.data, inputs.size)
     with np.errstate(all="ignore"):
         exact = EXACT[name](inputs.astype(np.float64))

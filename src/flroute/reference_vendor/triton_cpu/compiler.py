@@ -27,6 +27,7 @@ class ObjectCode:
     object: bytes
 
     def to_bytes(self) -> bytes:
+        """A length, a JSON header of that length, and the object file."""
         types = [[kind.element, kind.pointee] for kind in self.arguments]
         header = json.dumps(
             {"name": self.name, "arguments": types, "scratch": self.scratch, "assertions": self.assertions}
@@ -35,6 +36,7 @@ class ObjectCode:
 
     @staticmethod
     def from_bytes(data: bytes) -> ObjectCode:
+        """The reverse of ``to_bytes``."""
         end = 4 + int.from_bytes(data[:4], "little")
         header = json.loads(data[4:end])
         types = tuple(Type((), element, pointee) for element, pointee in header["arguments"])

@@ -7,6 +7,7 @@ this driver; outside, and for every other thread, it is what it always was, so t
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,25 +21,27 @@ from typing import Any
 
 import llvmlite
 import triton
-import triton.language.extra.cuda.libdevice as libdevice
 from triton import backends
 from triton._C.libtriton import ir, passes
 from triton.backends.compiler import BaseBackend, GPUTarget, Language
 from triton.backends.driver import DriverBase
+from triton.language.extra.cuda import libdevice
 from triton.runtime.driver import DriverConfig
 from triton.runtime.driver import driver as triton_drivers
 
 from flroute.reference_vendor.triton_cpu.compiler import ObjectCode, compile_ttir, host
-from flroute.reference_vendor.triton_cpu.errors import LaunchError, VersionError
+from flroute.reference_vendor.triton_cpu.errors import LaunchError, UnsupportedKernelError, VersionError
 from flroute.reference_vendor.triton_cpu.launcher import Kernel
 
 TESTED = ("3.9",)  # Triton's minor releases whose text format the reader is tested with
 BACKEND = "flroute_cpu"
+REFUSED = b"refused "
 TARGET = GPUTarget(BACKEND, "host", 1)
 
 if ".".join(triton.__version__.split(".")[:2]) not in TESTED:
     raise VersionError(
-        f"Triton {triton.__version__} is installed; kernels are compiled for the CPU with {', '.join(TESTED)} (its text format changes between releases)"
+        f"Triton {triton.__version__} is installed; kernels are compiled for the CPU with {', '.join(TESTED)}, "
+        "since the text of its tensor IR changes between releases"
     )
 
 
@@ -131,9 +134,16 @@ def optimize(module: Any) -> Any:
 
 
 def make_object(module: Any, metadata: dict[str, Any]) -> bytes:
-    code = compile_ttir(str(module))
-    metadata.update(name=code.name, shared=0)
-    return code.to_bytes()
+    """Machine code, or why there is none.
+
+    The error is raised when the kernel is loaded, by when Triton holds no module any more: a traceback that kept a module
+    and its context alive could have both collected at once, in the wrong order.
+    """
+    metadata.update(name=module.get_entry_func_name(), shared=0)
+    try:
+        return compile_ttir(str(module)).to_bytes()
+    except UnsupportedKernelError as error:
+        return REFUSED + json.dumps([error.op, error.why, error.location]).encode()
 
 
 class _Utilities:
@@ -145,6 +155,8 @@ class _Utilities:
     def load_binary(
         name: str, data: bytes, shared: int, device: object
     ) -> tuple[Kernel, Kernel, int, int, int]:
+        if data.startswith(REFUSED):
+            raise UnsupportedKernelError(*json.loads(data[len(REFUSED) :]))
         kernel = Kernel(ObjectCode.from_bytes(data))
         return kernel, kernel, 0, 0, 1 << 30
 
@@ -180,7 +192,8 @@ class Launcher:
         ]
         if nested:
             raise LaunchError(
-                f"kernel {source.fn.__name__}: the arguments {', '.join(nested)} are tuples or host tensor descriptors, which are not supported"
+                f"kernel {source.fn.__name__}: the arguments {', '.join(nested)} are tuples or host tensor descriptors, "
+                "which are not supported"
             )
 
     def __call__(
@@ -207,7 +220,8 @@ class Launcher:
                 if found != "an address":
                     if device and found != device:
                         raise LaunchError(
-                            f"kernel {kernel.code.name}: the argument {self._names[i]} is on {value.device}, others are on {device}; move it first"
+                            f"kernel {kernel.code.name}: the argument {self._names[i]} is on {value.device}, "
+                            f"others are on {device}; move it first"
                         )
                     device = found
                     value = self._address(kernel, self._names[i], value)
@@ -215,8 +229,9 @@ class Launcher:
         kernel.launch((x, y, z), values, threads=_threads())
 
     def _keep_from_unloading(self) -> None:
-        """Triton's kernel objects ask the active driver to unload their module when they are collected, and by then that
-        is another driver, or none. One that was loaded in another process does not ask, so let it look like one.
+        """Make Triton's kernel object look as if another process had loaded it: then it does not ask to be unloaded.
+
+        It would ask whatever driver is active when it is collected, and by then that is another driver, or none.
         """
         caches = getattr(self._source.fn, "device_caches", {})
         for kernel in caches[BACKEND][0].values() if BACKEND in caches else ():
@@ -230,7 +245,8 @@ class Launcher:
         if resolve is None:
             known = ", ".join(_ADDRESS)
             raise LaunchError(
-                f"kernel {kernel.code.name}: the argument {name} is on {tensor.device}, whose memory this CPU cannot use; kernels take: {known}"
+                f"kernel {kernel.code.name}: the argument {name} is on {tensor.device}, "
+                f"whose memory this CPU cannot use; kernels take: {known}"
             )
         return resolve(tensor)
 

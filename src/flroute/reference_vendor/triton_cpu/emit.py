@@ -37,17 +37,21 @@ class FunctionWriter:
     # names and lines
 
     def name(self) -> str:
+        """A fresh register."""
         self._names += 1
         return f"%t{self._names}"
 
     def label(self) -> str:
+        """A fresh label."""
         self._names += 1
         return f"b{self._names}"
 
     def emit(self, line: str) -> None:
+        """Write one line."""
         self.lines.append(f"  {line}")
 
     def op(self, text: str) -> str:
+        """Write an instruction; the register that holds its result."""
         name = self.name()
         self.emit(f"{name} = {text}")
         return name
@@ -61,13 +65,16 @@ class FunctionWriter:
     # blocks
 
     def place(self, label: str) -> None:
+        """Begin a block."""
         self.lines.append(f"{label}:")
         self.block = label
 
     def jump(self, label: str, metadata: str = "") -> None:
+        """End a block by going to another."""
         self.emit(f"br label %{label}{metadata}")
 
     def branch(self, condition: str, then: str, otherwise: str) -> None:
+        """End a block by going to one of two."""
         self.emit(f"br i1 {condition}, label %{then}, label %{otherwise}")
 
     @contextmanager
@@ -134,12 +141,15 @@ class FunctionWriter:
         return f", !llvm.access.group {self._access_lists[groups]}"
 
     def load(self, llvm_type: str, pointer: str, align: int) -> str:
+        """Read memory; within a parallel loop, marked as its own."""
         return self.op(f"load {llvm_type}, ptr {pointer}, align {align}{self._access()}")
 
     def store(self, llvm_type: str, value: str, pointer: str, align: int) -> None:
+        """Write memory; within a parallel loop, marked as its own."""
         self.emit(f"store {llvm_type} {value}, ptr {pointer}, align {align}{self._access()}")
 
     def element(self, llvm_type: str, base: str, index: str) -> str:
+        """The address of an element."""
         return (
             base if index == "0" else self.op(f"getelementptr inbounds {llvm_type}, ptr {base}, i64 {index}")
         )
@@ -147,6 +157,7 @@ class FunctionWriter:
     # 64-bit index arithmetic; nsw, since an address that wraps is not one
 
     def add(self, a: str, b: str) -> str:
+        """The sum."""
         x, y = _literal(a), _literal(b)
         if x is not None and y is not None:
             return str(x + y)
@@ -155,12 +166,14 @@ class FunctionWriter:
         return a if y == 0 else self.op(f"add nsw i64 {a}, {b}")
 
     def sub(self, a: str, b: str) -> str:
+        """The difference."""
         x, y = _literal(a), _literal(b)
         if x is not None and y is not None:
             return str(x - y)
         return a if y == 0 else self.op(f"sub nsw i64 {a}, {b}")
 
     def mul(self, a: str, b: str) -> str:
+        """The product."""
         x, y = _literal(a), _literal(b)
         if x is not None and y is not None:
             return str(x * y)
@@ -171,6 +184,7 @@ class FunctionWriter:
         return a if y == 1 else self.op(f"mul nsw i64 {a}, {b}")
 
     def clamp(self, value: str, low: int, high: int) -> str:
+        """The value, kept between two bounds."""
         known = _literal(value)
         if known is not None:
             return str(min(max(known, low), high))
@@ -178,6 +192,7 @@ class FunctionWriter:
         return self.op(f"call i64 @llvm.smin.i64(i64 {raised}, i64 {high})")
 
     def minimum(self, a: str, b: str) -> str:
+        """The smaller one."""
         x, y = _literal(a), _literal(b)
         if x is not None and y is not None:
             return str(min(x, y))

@@ -19,8 +19,8 @@ from flroute.reference_vendor.triton_cpu.errors import LaunchError, TritonCpuErr
 _WORTH_SPLITTING = 100e-6  # seconds of work; waking a thread costs about 20 microseconds
 _LARGEST = 2**31 - 1
 _C_TYPES = {
-    "ptr": ctypes.c_void_p, "i1": ctypes.c_uint8, "i8": ctypes.c_int8, "i16": ctypes.c_int16, "i32": ctypes.c_int32, "i64": ctypes.c_int64,
-    "float": ctypes.c_float, "double": ctypes.c_double,
+    "ptr": ctypes.c_void_p, "i1": ctypes.c_uint8, "i8": ctypes.c_int8, "i16": ctypes.c_int16, "i32": ctypes.c_int32,
+    "i64": ctypes.c_int64, "float": ctypes.c_float, "double": ctypes.c_double,
 }  # fmt: skip
 _BUFFERS = threading.local()
 _POOL_LOCK = threading.Lock()
@@ -73,6 +73,7 @@ class Kernel:
         self._seconds = 0.0  # of one program, measured at the last launch in one thread
 
     def launch(self, grid: Sequence[int], arguments: Sequence[object], threads: int = 1) -> None:
+        """Run every program of the grid and return when all are done."""
         x, y, z = (*grid, 1, 1)[:3]
         if not (0 < x <= _LARGEST and 0 < y <= _LARGEST and 0 < z <= _LARGEST):
             if min(x, y, z) == 0 and max(x, y, z) <= _LARGEST:

@@ -69,6 +69,7 @@ class Op:
     successors: list[tuple[str, list[Value]]] = field(default_factory=list)
 
     def refuse(self, why: str) -> UnsupportedKernelError:
+        """The error that this op cannot be compiled, with its line."""
         return UnsupportedKernelError(self.name, why, self.location)
 
 
@@ -119,6 +120,7 @@ class _Locations:
         self._defined = {match[1]: match[2] for match in found if match}
 
     def resolve(self, text: str, depth: int = 0) -> str:
+        """``file:line`` of a location."""
         place = re.match(r'"([^"]*)":(\d+):\d+', text)
         if place:
             return f"{place[1]}:{place[2]}"
@@ -144,6 +146,7 @@ class Reader:
         self._location = ""
 
     def functions(self) -> list[Function]:
+        """Every function of the module."""
         found = []
         while self._at < len(self._lines):
             line = self._next()
@@ -223,10 +226,7 @@ class Reader:
         if match is None:
             raise UnsupportedKernelError("line", f"cannot read {line!r}", self._location)
         op = Op(match[1], [], [], _attributes(body), body, self._location)
-        if body.endswith("{"):
-            result_types = self._with_regions(op, body)
-        else:
-            result_types = self._plain(op, body)
+        result_types = self._with_regions(op, body) if body.endswith("{") else self._plain(op, body)
         if len(names) != len(result_types):
             raise op.refuse(f"{len(names)} results but {len(result_types)} types in {line!r}")
         op.results = [self._define(name, result) for name, result in zip(names, result_types, strict=True)]
@@ -237,7 +237,7 @@ class Reader:
         match = re.match(rf"((?:{_NAME}(?::\d+)?(?:, )?)+) = (.*)$", line)
         if match is None:
             return [], line
-        names = []
+        names: list[str] = []
         for part in match[1].split(", "):
             name, _, count = part.partition(":")
             names += [f"{name}#{i}" for i in range(int(count))] if count else [name]

@@ -26,10 +26,12 @@ class Type:
 
     @property
     def is_float(self) -> bool:
+        """Whether elements are floating-point numbers."""
         return self.element in _REGISTER
 
     @property
     def is_integer(self) -> bool:
+        """Whether elements are integers or bools."""
         return _INTEGER.match(self.element) is not None
 
     @property
@@ -39,28 +41,35 @@ class Type:
 
     @property
     def bits(self) -> int:
+        """The width of an element."""
         return 64 if self.element == "ptr" else int(self.element.lstrip("bfi"))
 
     @property
     def register(self) -> str:
+        """LLVM's type of an element in a register."""
         return _REGISTER.get(self.element, self.element)
 
     @property
     def storage(self) -> str:
+        """LLVM's type of an element in memory."""
         return _STORAGE.get(self.element, self.element)
 
     @property
     def bytes(self) -> int:
+        """The size of an element in memory."""
         return _BYTES[self.storage]
 
     @property
     def numel(self) -> int:
+        """How many elements there are."""
         return prod(self.shape)
 
     def with_shape(self, shape: tuple[int, ...]) -> Type:
+        """The same elements in another shape."""
         return Type(shape, self.element, self.pointee)
 
     def with_element(self, element: str) -> Type:
+        """The same shape of other elements."""
         return Type(self.shape, element)
 
     @property

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 LIBM_UNARY = frozenset(
-    "acos acosh asin asinh atan atanh cbrt cos cosh erf erfc exp exp10 exp2 expm1 j0 j1 y0 y1 lgamma log log10 log1p log2 logb"
-    " sin sinh tan tanh tgamma".split()
-)
-LIBM_BINARY = frozenset("atan2 fdim fmod hypot nextafter pow remainder".split())
+    ["acos", "acosh", "asin", "asinh", "atan", "atanh", "cbrt", "cos", "cosh", "erf", "erfc", "exp", "exp10", "exp2", "expm1",
+     "j0", "j1", "y0", "y1", "lgamma", "log", "log10", "log1p", "log2", "logb", "sin", "sinh", "tan", "tanh", "tgamma"]
+)  # fmt: skip
+LIBM_BINARY = frozenset(["atan2", "fdim", "fmod", "hypot", "nextafter", "pow", "remainder"])
 INTRINSIC = {  # name -> (LLVM intrinsic, arity)
     "sqrt": ("sqrt", 1), "fabs": ("fabs", 1), "abs": ("fabs", 1), "floor": ("floor", 1), "ceil": ("ceil", 1), "trunc": ("trunc", 1),
     "rint": ("rint", 1), "nearbyint": ("nearbyint", 1), "roundeven": ("roundeven", 1), "round": ("round", 1), "fma": ("fma", 3),
@@ -70,11 +70,13 @@ class _Body:
         self.lines: list[str] = []
 
     def op(self, text: str) -> str:
+        """Write an instruction; the register that holds its result."""
         name = f"%v{len(self.lines)}"
         self.lines.append(f"  {name} = {text}")
         return name
 
     def fma(self, a: str, b: str, c: str) -> str:
+        """a * b + c, rounded once."""
         return self.op(f"call float @llvm.fma.f32(float {a}, float {b}, float {c})")
 
     def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
@@ -85,12 +87,15 @@ class _Body:
         return value
 
     def select(self, condition: str, a: str, b: str, kind: str = "float") -> str:
+        """One of two values."""
         return self.op(f"select i1 {condition}, {kind} {a}, {kind} {b}")
 
     def compare(self, predicate: str, a: str, b: str) -> str:
+        """A comparison."""
         return self.op(f"fcmp {predicate} float {a}, {b}")
 
     def function(self, name: str, result: str, kind: str = "float") -> str:
+        """The text of the whole function."""
         body = "\n".join(self.lines)
         return f"define internal {kind} @{name}(float %x) alwaysinline nounwind {{\n{body}\n  ret {kind} {result}\n}}\n"
 
@@ -121,7 +126,7 @@ def _exponential(b: _Body, x: str, unit: Callable[[str, str], str], per_unit: fl
 def _scaled(
     b: _Body, name: str, low: float, high: float, unit: Callable[[str, str], str], per_unit: float
 ) -> str:
-    """The whole range: the power of two is applied in halves, so that the last multiplication alone rounds, overflows or underflows."""
+    """The whole range: the power of two is applied in halves, so that only the last multiplication rounds or overflows."""
     x = b.select(
         b.compare("ogt", "%x", _f(high)), _f(high), b.select(b.compare("olt", "%x", _f(low)), _f(low), "%x")
     )

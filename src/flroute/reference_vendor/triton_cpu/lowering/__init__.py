@@ -15,7 +15,8 @@ from flroute.reference_vendor.triton_cpu.lowering import (
     reductions,
     shapes,
 )
-from flroute.reference_vendor.triton_cpu.lowering.core import Lowerer, scalar
+from flroute.reference_vendor.triton_cpu.lowering.core import Lowerer
+from flroute.reference_vendor.triton_cpu.lowering.values import scalar
 from flroute.reference_vendor.triton_cpu.plan import make_plan
 from flroute.reference_vendor.triton_cpu.ttir import Function
 from flroute.reference_vendor.triton_cpu.types import Type
@@ -37,8 +38,10 @@ _ALIGN = 64  # bytes, of scratch buffers
 
 @dataclass(frozen=True)
 class Lowered:
-    """LLVM IR of a kernel. The entry point takes the kernel's arguments, then ``i64 first, i64 last`` (the programs to
-    run), ``i32`` the grid's three sizes, and ``ptr`` scratch memory of ``scratch`` bytes.
+    """LLVM IR of a kernel.
+
+    The entry point takes the kernel's arguments, then ``i64 first, i64 last`` (the programs to run), ``i32`` the grid's
+    three sizes, and ``ptr`` scratch memory of ``scratch`` bytes.
     """
 
     name: str

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flroute.reference_vendor.triton_cpu.emit import Index
-from flroute.reference_vendor.triton_cpu.lowering.core import Affine, Lowerer, Node, lowers, scalar
+from flroute.reference_vendor.triton_cpu.lowering.core import Lowerer, lowers
+from flroute.reference_vendor.triton_cpu.lowering.values import Affine, Node, scalar
 from flroute.reference_vendor.triton_cpu.ttir import Block, Function, Op, Value
 from flroute.reference_vendor.triton_cpu.types import Type
 
@@ -24,6 +25,7 @@ class Carrier:
     place: str
 
     def read(self, low: Lowerer) -> Node:
+        """The value it holds, where this is written."""
         if not self.type.shape:
             return scalar(self.type, low.write.op(f"load {self.type.register}, ptr {self.place}"))
         node = low.in_buffer(self.type, self.place)
@@ -89,8 +91,8 @@ def lower_for(low: Lowerer, op: Op) -> None:
     start, stop, step, *initial = low.operands(op)
     block, kind = op.regions[0][0], op.operands[0].type.register
     counter, *arguments = block.arguments
-    steps = [_uniform_step(block, i, argument) for i, argument in enumerate(arguments)]
-    moving = [i for i, value in enumerate(steps) if value is not None and initial[i].type.shape]
+    steps = ((i, _uniform_step(block, i, argument)) for i, argument in enumerate(arguments))
+    moving = {i: step for i, step in steps if step is not None and initial[i].type.shape}
     stored = [i for i in range(len(initial)) if i not in moving]
     carriers = {i: make_carrier(low, initial[i].type) for i in stored}
     assign(low, [carriers[i] for i in stored], [initial[i] for i in stored])
@@ -117,7 +119,7 @@ def lower_for(low: Lowerer, op: Op) -> None:
         assign(low, [carriers[i] for i in stored], [low.nodes[last.operands[i]] for i in stored])
         low.done.add(last)
         for i in moving:
-            by = _step_register(low, low.nodes[_required(steps[i])])
+            by = _step_register(low, low.nodes[moving[i]])
             w.emit(f"store i64 {w.add(w.op(f'load i64, ptr {distance[i]}'), by)}, ptr {distance[i]}")
         w.emit(f"store {kind} {w.op(f'add {kind} {now}, {step.at(())}')}, ptr {position}")
     w.jump(header)
@@ -129,11 +131,6 @@ def lower_for(low: Lowerer, op: Op) -> None:
             low.nodes[value].carried = False
         else:
             low.nodes[value] = _moved(low, initial[i], w.op(f"load i64, ptr {distance[i]}"))
-
-
-def _required(value: Value | None) -> Value:
-    assert value is not None  # noqa: S101 - only steps that were found are asked for
-    return value
 
 
 def _uniform_step(block: Block, i: int, argument: Value) -> Value | None:

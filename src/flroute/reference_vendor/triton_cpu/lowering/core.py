@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from flroute.reference_vendor.triton_cpu.emit import FunctionWriter, Index, LoopKind
+from flroute.reference_vendor.triton_cpu.lowering.values import Affine, Node, scalar
 from flroute.reference_vendor.triton_cpu.plan import Plan
 from flroute.reference_vendor.triton_cpu.ttir import Block, Op, Value
 from flroute.reference_vendor.triton_cpu.types import Type
@@ -31,47 +32,6 @@ def lowers(*names: str) -> Callable[[Handler], Handler]:
         return handler
 
     return register
-
-
-@dataclass(frozen=True)
-class Affine:
-    """``base + sum(coefficients[d] * index[d])`` in 64 bits; the operands are literals or registers."""
-
-    base: str
-    coefficients: tuple[str, ...]
-
-
-@dataclass(eq=False)
-class Node:
-    """A value: a scalar in a register, a block in scratch memory, or a block that ``at`` evaluates at an index."""
-
-    type: Type
-    at: Callable[[Index], str]
-    inputs: tuple[tuple[Node, bool], ...] = ()  # what ``at`` pulls, and whether at the same index
-    axes: frozenset[int] = frozenset()  # the axes along which the value varies
-    affine: Affine | None = (
-        None  # of an integer block; of a pointer block: the offset from ``root``, in elements
-    )
-    root: str = ""  # the scalar pointer that a block of pointers is an offset from
-    origin: str = ""  # the kernel's argument that a pointer comes from; empty: it may point anywhere
-    compare: tuple[str, Node, Node] | None = None
-    both: tuple[Node, Node] | None = None  # the operands of an ``and``
-    view: tuple[Node, Callable[[Index], Index], bool] | None = (
-        None  # source, index map, whether the last axis stays last
-    )
-    mask: Node | None = None
-    is_load: bool = False
-    pointer: Node | None = None
-    sinks: frozenset[Op] = frozenset()
-    keep: bool = False
-    buffer: str = ""
-    carried: bool = False
-    home: object = None
-    constant: str | None = None
-
-
-def scalar(value_type: Type, register: str) -> Node:
-    return Node(value_type, lambda _: register)
 
 
 @dataclass
@@ -110,6 +70,7 @@ class Lowerer:
     # ops
 
     def run(self, ops: Iterable[Op]) -> None:
+        """Lower ops in order."""
         for op in ops:
             handler = HANDLERS.get(op.name)
             if handler is None:
@@ -120,6 +81,7 @@ class Lowerer:
             handler(self, op)
 
     def operands(self, op: Op) -> list[Node]:
+        """The values of an op's operands."""
         return [self.nodes[value] for value in op.operands]
 
     def define(self, op: Op, node: Node, result: int = 0) -> None:
@@ -142,10 +104,12 @@ class Lowerer:
     # scratch memory
 
     def allocate(self, size: int) -> str:
+        """A new scratch buffer of so many bytes."""
         self.buffers.append(max(size, 1))
         return f"%buffer{len(self.buffers) - 1}"
 
     def in_buffer(self, value_type: Type, buffer: str) -> Node:
+        """A block that is in scratch memory."""
         axes = frozenset(d for d, size in enumerate(value_type.shape) if size > 1)
         return Node(
             value_type,
@@ -156,10 +120,12 @@ class Lowerer:
         )
 
     def read(self, value_type: Type, buffer: str, index: Index) -> str:
+        """One element of a block in scratch memory."""
         address = self.write.element(value_type.storage, buffer, self.write.linear(value_type.shape, index))
         return self.load_element(value_type, address)
 
     def write_to(self, value_type: Type, buffer: str, index: Index, register: str) -> None:
+        """Set one element of a block in scratch memory."""
         address = self.write.element(value_type.storage, buffer, self.write.linear(value_type.shape, index))
         self.store_element(value_type, register, address)
 
@@ -175,6 +141,7 @@ class Lowerer:
         return w.op(f"icmp ne i8 {loaded}, 0") if value_type.element == "i1" else loaded
 
     def store_element(self, value_type: Type, register: str, address: str) -> None:
+        """Register to memory, the reverse of ``load_element``."""
         w = self.write
         if value_type.element == "bf16":
             register = w.op(f"call i16 @bfloat16_bits(float {register})")
@@ -216,6 +183,7 @@ class Lowerer:
         self._loop_index = outer
 
     def collect(self, roots: Iterable[tuple[Node, bool]]) -> _Collected:
+        """Everything that evaluating some roots would evaluate."""
         found = _Collected()
 
         def visit(node: Node, identity: bool) -> None:
@@ -366,8 +334,8 @@ class Lowerer:
             run("0", str(size), ())
             return
         limit = str(size)
-        for bound, _ in bounds.values():
-            limit = self.write.minimum(limit, bound)
+        for count, _ in bounds.values():
+            limit = self.write.minimum(limit, count)
         stop, rest = str(size), frozenset[Node]()
         if mask in bounds and bounds[mask][1]:
             stop, rest = bounds[mask][0], frozenset({mask})
@@ -392,13 +360,13 @@ class Lowerer:
         if mask.view and mask.view[2]:
             source, mapping, _ = mask.view
             return self.leading(source, mapping((*prefix, "0"))[:-1], size)
-        return self._bound(mask, prefix, size) if mask.compare else None
+        return self._bound(*mask.compare, prefix, size) if mask.compare else None
 
-    def _bound(self, mask: Node, prefix: Index, size: int) -> tuple[str, bool] | None:
+    def _bound(
+        self, predicate: str, left: Node, right: Node, prefix: Index, size: int
+    ) -> tuple[str, bool] | None:
         """``i + a < b`` holds for the first ``b - a`` elements; ``i + a >= b`` for all of them if for the first."""
         w = self.write
-        assert mask.compare is not None  # noqa: S101 - the caller asked
-        predicate, left, right = mask.compare
         if left.affine is None or right.affine is None or predicate[0] != "s":
             return None
         step = w.sub(left.affine.coefficients[-1], right.affine.coefficients[-1])
@@ -414,6 +382,7 @@ class Lowerer:
         return w.op(f"select i1 {holds}, i64 {size}, i64 0"), False
 
     def affine_at(self, affine: Affine, index: Index) -> str:
+        """The value of an affine form at an index."""
         total = affine.base
         for coefficient, i in zip(affine.coefficients, index, strict=True):
             total = self.write.add(total, self.write.mul(coefficient, i))

@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable
 
 from flroute.reference_vendor.triton_cpu.emit import Index
-from flroute.reference_vendor.triton_cpu.lowering.core import Lowerer, Node, lowers
+from flroute.reference_vendor.triton_cpu.lowering.core import Lowerer, lowers
+from flroute.reference_vendor.triton_cpu.lowering.values import Node
 from flroute.reference_vendor.triton_cpu.ttir import Op
 from flroute.reference_vendor.triton_cpu.types import Type
 

@@ -8,8 +8,9 @@ whatever ``input_precision`` allows; half-precision operands are multiplied and 
 from __future__ import annotations
 
 from flroute.reference_vendor.triton_cpu.emit import Index
-from flroute.reference_vendor.triton_cpu.lowering.core import Lowerer, Node, lowers
+from flroute.reference_vendor.triton_cpu.lowering.core import Lowerer, lowers
 from flroute.reference_vendor.triton_cpu.lowering.elementwise import round_to
+from flroute.reference_vendor.triton_cpu.lowering.values import Node
 from flroute.reference_vendor.triton_cpu.ttir import Op
 from flroute.reference_vendor.triton_cpu.types import Type, element_of
 

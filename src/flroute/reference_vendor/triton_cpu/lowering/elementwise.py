@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 from flroute.reference_vendor.triton_cpu import vector_math
 from flroute.reference_vendor.triton_cpu.emit import FunctionWriter
-from flroute.reference_vendor.triton_cpu.lowering.core import HANDLERS, Affine, Lowerer, Node, lowers, scalar
+from flroute.reference_vendor.triton_cpu.lowering.core import HANDLERS, Lowerer, lowers
+from flroute.reference_vendor.triton_cpu.lowering.values import Affine, Node, scalar
 from flroute.reference_vendor.triton_cpu.ttir import Op
 from flroute.reference_vendor.triton_cpu.types import Type
 
@@ -202,13 +203,17 @@ def float_min_max(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[T
 
 
 def _min_max(w: FunctionWriter, name: str, kind: Type, a: str, b: str) -> str:
-    """``maxnum`` and ``minnum`` are written out: LLVM 22 has miscompiled reductions that it makes of its own (interleaved
-    loops give wrong maxima), and this form it does not take for one.
+    """The larger or the smaller one.
+
+    ``maxnum`` and ``minnum`` are written out: LLVM 22 made wrong code of reductions that it recognised by the intrinsics
+    (interleaved loops lost maxima), and this form it does not take for one.
     """
     if name in {"maxnum", "minnum"}:
         better = w.op(f"fcmp {'ogt' if name == 'maxnum' else 'olt'} {kind.register} {b}, {a}")
         chosen = w.op(f"select i1 {better}, {kind.register} {b}, {kind.register} {a}")
-        return w.op(f"select i1 {w.op(f'fcmp uno {kind.register} {a}, {a}')}, {kind.register} {b}, {kind.register} {chosen}")
+        return w.op(
+            f"select i1 {w.op(f'fcmp uno {kind.register} {a}, {a}')}, {kind.register} {b}, {kind.register} {chosen}"
+        )
     register, suffix = kind.register, "f64" if kind.register == "double" else "f32"
     return w.op(f"call {register} @llvm.{name}.{suffix}({register} {a}, {register} {b})")
 
@@ -323,9 +328,9 @@ def _function(w: FunctionWriter, op: Op, name: str, x: Sequence[str], result: Ty
 
 
 @emits(*(f"math.{name}" for name in (
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "asinh",
-    "acosh", "atanh", "erf", "erfc", "sqrt", "rsqrt", "cbrt", "floor", "ceil", "trunc", "round", "roundeven", "fma", "absf", "copysign",
-    "atan2", "powf",
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan",
+    "asinh", "acosh", "atanh", "erf", "erfc", "sqrt", "rsqrt", "cbrt", "floor", "ceil", "trunc", "round", "roundeven", "fma",
+    "absf", "copysign", "atan2", "powf",
 )), "tt.precise_sqrt")  # fmt: skip
 def math_function(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[Type], result: Type) -> str:
     name = {"math.absf": "fabs", "math.powf": "pow", "tt.precise_sqrt": "sqrt"}.get(

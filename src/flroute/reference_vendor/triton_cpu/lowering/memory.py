@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 
 from flroute.reference_vendor.triton_cpu.emit import Index
-from flroute.reference_vendor.triton_cpu.lowering.core import Affine, Lowerer, Node, lowers, scalar
+from flroute.reference_vendor.triton_cpu.lowering.core import Lowerer, lowers
+from flroute.reference_vendor.triton_cpu.lowering.values import Affine, Node, scalar
 from flroute.reference_vendor.triton_cpu.ttir import Op
 
 
@@ -136,7 +137,8 @@ def _may_cross(read: Node | None, written: Node) -> bool:
 
 
 _ATOMIC = {
-    "fadd": "fadd", "add": "add", "max": "max", "min": "min", "umax": "umax", "umin": "umin", "and": "and", "or": "or", "xor": "xor", "exch": "xchg",
+    "fadd": "fadd", "add": "add", "max": "max", "min": "min", "umax": "umax", "umin": "umin", "and": "and",
+    "or": "or", "xor": "xor", "exch": "xchg",
 }  # fmt: skip
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flroute.reference_vendor.triton_cpu.emit import Index
-from flroute.reference_vendor.triton_cpu.lowering.core import Lowerer, Node, lowers, scalar
+from flroute.reference_vendor.triton_cpu.lowering.core import Lowerer, lowers
+from flroute.reference_vendor.triton_cpu.lowering.values import Node, scalar
 from flroute.reference_vendor.triton_cpu.ttir import Block, Op
 
 _LANES = 64
@@ -48,12 +49,15 @@ class _Fold:
         self.flat = [source.type.with_shape(()) for source in sources]
 
     def combine(self, a: Sequence[str], b: Sequence[str]) -> list[str]:
+        """The combining function."""
         return self.low.inline(self.region, [*a, *b])
 
     def pull(self, index: Index) -> list[str]:
+        """What is reduced, at an index."""
         return [self.low.pull(source, index) for source in self.sources]
 
     def read(self, buffers: Sequence[str], position: str) -> list[str]:
+        """One element of each buffer."""
         w = self.low.write
         return [
             self.low.load_element(kind, w.element(kind.storage, base, position))
@@ -61,6 +65,7 @@ class _Fold:
         ]
 
     def put(self, buffers: Sequence[str], position: str, values: Sequence[str]) -> None:
+        """Set one element of each buffer."""
         w = self.low.write
         for kind, base, value in zip(self.flat, buffers, values, strict=True):
             self.low.store_element(kind, value, w.element(kind.storage, base, position))
@@ -97,6 +102,7 @@ class _Fold:
             low.nest(self.shape[:-1], outer_body)
 
     def unrolled(self, axis: int) -> None:
+        """Every element of a short axis in one expression."""
         low, kept = self.low, self.shape[:axis] + self.shape[axis + 1 :]
         low.prepare([(source, False) for source in self.sources], through=False)
 
@@ -110,6 +116,7 @@ class _Fold:
         low.nest(kept, body)
 
     def rows(self, axis: int) -> None:
+        """Any axis but the last: row by row into the result."""
         low, w = self.low, self.low.write
         kept = self.shape[:axis] + self.shape[axis + 1 :]
         through, masks = low.prepare([(source, True) for source in self.sources])
@@ -134,6 +141,7 @@ class _Fold:
             low.nest(self.shape[:axis], outer_body)
 
     def last_axis(self) -> None:
+        """The last axis: in lanes, then by halves."""
         low, w, size = self.low, self.low.write, self.shape[-1]
         lanes = min(size, _LANES)
         strips = [low.allocate(lanes * kind.bytes) for kind in self.flat]
@@ -160,8 +168,8 @@ class _Fold:
                 }
             chunk(outer, "0", first=True)
             full, assumed = str(size), low.assumed
-            for bound, _ in found.values():
-                full = w.minimum(full, bound)
+            for count, _ in found.values():
+                full = w.minimum(full, count)
             if found:  # whole strips in which every mask holds, then the rest
                 full = w.op(f"and i64 {full}, {-lanes}")
                 full = w.op(f"call i64 @llvm.smax.i64(i64 {full}, i64 {lanes})")
@@ -177,6 +185,7 @@ class _Fold:
             low.nest(self.shape[:-1], outer_body)
 
     def halve(self, strips: Sequence[str], lanes: int) -> None:
+        """Fold a strip onto its first half until one element is left."""
         w, low = self.low.write, self.low
         while lanes > 1:
             lanes //= 2
