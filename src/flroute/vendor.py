@@ -28,6 +28,7 @@ from flroute.device.dtypes import numpy_dtype
 from flroute.device.host_memory import HostMemory
 from flroute.device.memory import DeviceArray, DeviceFacts, Memory
 from flroute.device.pool import CachingPool
+from flroute.device.tensors import host_address
 from flroute.errors import Unsupported
 from flroute.hookspecs import hookimpl
 from flroute.kernels import Kernel, collect_kernels, kernel
@@ -45,6 +46,7 @@ __all__ = [
     "Vendor",
     "collect_kernels",
     "hookimpl",
+    "host_address",
     "host_fallback",
     "kernel",
     "numpy_dtype",

@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from triton.runtime.driver import driver as triton_drivers
 
+import flroute
+from flroute.errors import DeviceError
 from flroute.reference_vendor import triton_cpu
 from flroute.reference_vendor.triton_cpu.launcher import Kernel
 
@@ -122,6 +124,26 @@ def test_tensors_that_this_cpu_cannot_reach() -> None:
         softmax[(1,)](torch.empty(64), torch.empty(64, device="meta"), 64, BLOCK=64)
 
 
+def test_tensors_on_fl() -> None:
+    x, out = torch.randn(4, 64).to("fl"), torch.zeros(4, 64, device="fl")
+    softmax[(4,)](x, out, 64, BLOCK=64)
+    torch.testing.assert_close(out.cpu(), torch.softmax(x.cpu(), -1))
+    with flroute.enable(device="reference", fallback="error", default_device=False):
+        doubled = x * 2
+        softmax[(4,)](doubled, out, 64, BLOCK=64)
+    torch.testing.assert_close(out.cpu(), torch.softmax(2 * x.cpu(), -1))
+    with pytest.raises(
+        triton_cpu.LaunchError, match="the argument out is on cpu, others are on fl; move it first"
+    ):
+        softmax[(4,)](x, torch.zeros(4, 64), 64, BLOCK=64)
+
+
+def test_fl_tensors_out_of_the_hosts_reach() -> None:
+    x = torch.randn(4, 64).to(flroute.device("opaque:0"))
+    with pytest.raises(DeviceError, match=r"opaque:0.* is not visible to the host"):
+        softmax[(4,)](x, x, 64, BLOCK=64)
+
+
 def line_of(kernel: object, text: str) -> int:
     lines, first = inspect.getsourcelines(kernel.fn)
     return first + next(i for i, line in enumerate(lines) if text in line)
@@ -202,6 +224,8 @@ import torch, triton
 from triton import backends
 from triton.runtime.driver import DriverConfig, driver
 sys.path.insert(0, {folder!r})
+import flroute
+from flroute.errors import DeviceError
 from flroute.reference_vendor import triton_cpu
 assert "triton" in sys.modules and type(driver) is DriverConfig
 before = set(backends.backends)

@@ -145,6 +145,17 @@ def host_alias(tensor: torch.Tensor) -> torch.Tensor:
     )
 
 
+def host_address(tensor: torch.Tensor) -> int:
+    """Where the host reads and writes a device tensor's memory; a DeviceError if its vendor keeps it out of reach."""
+    device = device_at(tensor.device.index)
+    if not device.memory.host_visible:
+        raise DeviceError(
+            f"the memory of {tensor.device} ({device.vendor_device}) is not visible to the host, "
+            "so code on the host cannot use this tensor; copy it first: tensor.cpu()"
+        )
+    return tensor.data_ptr()
+
+
 def restrided(storage: torch.UntypedStorage, like: torch.Tensor, offset: int) -> torch.Tensor:
     """A host tensor over ``storage`` with the dtype, shape, strides and lazy bits of ``like``."""
     host = torch.empty(0, dtype=like.dtype, device="cpu")

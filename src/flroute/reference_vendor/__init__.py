@@ -73,7 +73,8 @@ from flroute.reference_vendor import (
 )
 from flroute.reference_vendor.half_precision import in_float32, promotes
 from flroute.reference_vendor.memory import MEMORY, TOTAL
-from flroute.vendor import DeviceFacts, Kernel, Vendor, collect_kernels, hookimpl
+from flroute.reference_vendor.triton_cpu import register_device
+from flroute.vendor import DeviceFacts, Kernel, Vendor, collect_kernels, hookimpl, host_address
 
 VERSION = "0.1.0"
 
@@ -169,6 +170,7 @@ def kernels() -> tuple[Kernel, ...]:
 @hookimpl
 def flroute_vendors() -> Iterator[Vendor]:
     """Two devices that share the host's memory and cores, so that moves between devices can be tried."""
+    register_device("fl", host_address)
     yield Vendor(
         name="reference",
         version=VERSION,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from flroute.reference_vendor.triton_cpu.devices import register_device
 from flroute.reference_vendor.triton_cpu.errors import (
     LaunchError,
     TritonCpuError,
@@ -21,7 +22,7 @@ from flroute.reference_vendor.triton_cpu.errors import (
 )
 
 if TYPE_CHECKING:
-    from flroute.reference_vendor.triton_cpu.driver import active, register_device
+    from flroute.reference_vendor.triton_cpu.driver import active
 
 __all__ = [
     "LaunchError",
@@ -35,8 +36,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Triton takes most of a second to import, so it is imported by whoever needs it."""
-    if name in {"active", "register_device"}:
+    if name == "active":
         from flroute.reference_vendor.triton_cpu import driver
 
-        return getattr(driver, name)
+        return driver.active
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

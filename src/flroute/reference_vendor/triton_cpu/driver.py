@@ -30,6 +30,7 @@ from triton.runtime.driver import DriverConfig
 from triton.runtime.driver import driver as triton_drivers
 
 from flroute.reference_vendor.triton_cpu.compiler import ObjectCode, compile_ttir, host
+from flroute.reference_vendor.triton_cpu.devices import ADDRESS
 from flroute.reference_vendor.triton_cpu.errors import LaunchError, UnsupportedKernelError, VersionError
 from flroute.reference_vendor.triton_cpu.launcher import Kernel
 
@@ -165,15 +166,6 @@ class _Utilities:
         """Machine code goes with the ``Kernel`` that holds it."""
 
 
-Address = Callable[[Any], int]
-_ADDRESS: dict[str, Address] = {"cpu": lambda tensor: int(tensor.data_ptr())}
-
-
-def register_device(device_type: str, address: Address) -> None:
-    """Let kernels take tensors of a device type; ``address`` gives where the CPU sees a tensor's memory, or raises."""
-    _ADDRESS[device_type] = address
-
-
 class Launcher:
     """What Triton calls to run a kernel: it picks the arguments that are not constants, and turns tensors to addresses."""
 
@@ -241,9 +233,9 @@ class Launcher:
 
     @staticmethod
     def _address(kernel: Kernel, name: str, tensor: Any) -> int:
-        resolve = _ADDRESS.get(tensor.device.type)
+        resolve = ADDRESS.get(tensor.device.type)
         if resolve is None:
-            known = ", ".join(_ADDRESS)
+            known = ", ".join(ADDRESS)
             raise LaunchError(
                 f"kernel {kernel.code.name}: the argument {name} is on {tensor.device}, "
                 f"whose memory this CPU cannot use; kernels take: {known}"

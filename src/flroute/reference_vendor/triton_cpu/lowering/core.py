@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from flroute.reference_vendor.triton_cpu.emit import FunctionWriter, Index, LoopKind
+from flroute.reference_vendor.triton_cpu.lowering.bounds import leading
 from flroute.reference_vendor.triton_cpu.lowering.values import Affine, Node, scalar
 from flroute.reference_vendor.triton_cpu.plan import Plan
 from flroute.reference_vendor.triton_cpu.ttir import Block, Op, Value
@@ -328,7 +329,7 @@ class Lowerer:
             return
         with self.scope():
             bounds = {
-                node: bound for node in masks if (bound := self.leading(node, prefix, size)) is not None
+                node: bound for node in masks if (bound := leading(self, node, prefix, size)) is not None
             }
         if not bounds:
             run("0", str(size), ())
@@ -342,44 +343,6 @@ class Lowerer:
         run("0", limit, bounds)
         if stop != limit:
             run(limit, stop, rest)
-
-    def leading(self, mask: Node, prefix: Index, size: int) -> tuple[str, bool] | None:
-        """Up to where on the last axis a mask holds, and whether it holds nowhere after; None: no such form."""
-        w = self.write
-        if len(mask.type.shape) - 1 not in mask.axes:
-            index = (*prefix, "0") if mask.type.shape else ()
-            holds = mask.at(()) if not index else self.pull(mask, index)
-            return w.op(f"select i1 {holds}, i64 {size}, i64 0"), True
-        if mask.buffer:
-            return None
-        if mask.both:
-            found = [self.leading(part, prefix, size) for part in mask.both]
-            if found[0] is None or found[1] is None:
-                return None
-            return w.minimum(found[0][0], found[1][0]), found[0][1] and found[1][1]
-        if mask.view and mask.view[2]:
-            source, mapping, _ = mask.view
-            return self.leading(source, mapping((*prefix, "0"))[:-1], size)
-        return self._bound(*mask.compare, prefix, size) if mask.compare else None
-
-    def _bound(
-        self, predicate: str, left: Node, right: Node, prefix: Index, size: int
-    ) -> tuple[str, bool] | None:
-        """``i + a < b`` holds for the first ``b - a`` elements; ``i + a >= b`` for all of them if for the first."""
-        w = self.write
-        if left.affine is None or right.affine is None or predicate[0] != "s":
-            return None
-        step = w.sub(left.affine.coefficients[-1], right.affine.coefficients[-1])
-        if step not in {"1", "-1"}:
-            return None
-        start = (*prefix, "0")
-        a, b = self.affine_at(left.affine, start), self.affine_at(right.affine, start)
-        if predicate[1] == "g":
-            a, b, step = b, a, "-1" if step == "1" else "1"
-        if step == "1":  # a + i < b, or <=
-            return w.clamp(w.sub(w.add(b, "1") if predicate.endswith("e") else b, a), 0, size), True
-        holds = w.op(f"icmp {'sle' if predicate.endswith('e') else 'slt'} i64 {a}, {b}")
-        return w.op(f"select i1 {holds}, i64 {size}, i64 0"), False
 
     def affine_at(self, affine: Affine, index: Index) -> str:
         """The value of an affine form at an index."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flroute.reference_vendor.triton_cpu.emit import Index
+from flroute.reference_vendor.triton_cpu.lowering.bounds import leading
 from flroute.reference_vendor.triton_cpu.lowering.core import Lowerer, lowers
 from flroute.reference_vendor.triton_cpu.lowering.values import Node, scalar
 from flroute.reference_vendor.triton_cpu.ttir import Block, Op
@@ -164,7 +165,7 @@ class _Fold:
         def outer_body(outer: Index) -> None:
             with low.scope():
                 found = {
-                    mask: bound for mask in masks if (bound := low.leading(mask, outer, size)) is not None
+                    mask: bound for mask in masks if (bound := leading(low, mask, outer, size)) is not None
                 }
             chunk(outer, "0", first=True)
             full, assumed = str(size), low.assumed
