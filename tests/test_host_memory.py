@@ -415,3 +415,22 @@ def test_a_forked_child_has_memory_of_its_own() -> None:
     os.close(read)
     os.close(write)
     assert x.max().item() == 1
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_kernel_for_whose_temporary_numpy_has_no_memory(warm: bool, vendors: Vendors) -> None:
+    too_much = 2**56
+
+    def neg(x: Any) -> Any:
+        return np.negative(x) if x.flat[0] else np.empty(too_much, np.float64)
+
+    made = vendors(Kernel("aten::neg", neg))
+    full, empty = made.put(torch.ones(3)), made.put(torch.zeros(3))
+    with flroute.enable(made.name, default_device=False):
+        if warm:
+            torch.neg(full)
+        with pytest.raises(
+            torch.OutOfMemoryError, match=rf"aten::neg on {made.device}.* asked for {8 * too_much} bytes"
+        ):
+            torch.neg(empty)
+        assert torch.equal(torch.neg(full).cpu(), -torch.ones(3))

@@ -6,6 +6,7 @@ first result of each signature against PyTorch's own shape rules, and give resul
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from flroute.device.capsule import row_major
 from flroute.device.dtypes import NUMPY_CARRIERS, NUMPY_DTYPES
 from flroute.device.memory import DeviceArray
+from flroute.device.out_of_memory import out_of_memory
 from flroute.device.table import Device
 from flroute.device.tensors import adopt_array, empty_strided, owns_its_memory, with_dtype, with_strides
 from flroute.errors import KernelResultError, Unsupported
@@ -292,7 +294,13 @@ class Invocation:
         return strided
 
     def explain(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note op, kernel and arguments on an error that is the kernel's own."""
+        """Note op, kernel and arguments on an error that is the kernel's own.
+
+        Raises:
+            torch.OutOfMemoryError: in its place, if numpy found no memory for a temporary or a result.
+        """
+        if isinstance(error, MemoryError):
+            raise out_of_memory(self.device, _asked_for(error), self.facts.name, error) from error
         shapes = ", ".join(
             f"{name}: {value.dtype} {list(value.shape)}"
             for name, value in bind(self.facts, args, kwargs).items()
@@ -301,6 +309,12 @@ class Invocation:
         note = f"raised by kernel {self.name} for {self.facts.name} on {self.device.name} with ({shapes})"
         if hasattr(error, "add_note"):
             error.add_note(note)
+
+
+def _asked_for(error: MemoryError) -> int:
+    """Bytes, which numpy's own error tells by shape and dtype; else 0."""
+    shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
+    return 0 if shape is None or dtype is None else math.prod(shape) * np.dtype(dtype).itemsize
 
 
 def _are_plain(expected: Expected) -> bool:
