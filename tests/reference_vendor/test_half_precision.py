@@ -205,3 +205,11 @@ def test_with_indices_and_other_dtypes(name: str, dtype: torch.dtype) -> None:
         results.append((made.detach().cpu(), x.grad.cpu()))
     for made, expected in zip(*reversed(results), strict=True):
         torch.testing.assert_close(made, expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("carrier", [np.float16, np.uint16])
+def test_widening_keeps_the_order_of_dimensions(carrier: type) -> None:
+    x = np.arange(24).reshape(2, 3, 4).astype(carrier).transpose(2, 0, 1)
+    wide = widened(x)
+    assert wide.dtype == np.float32
+    assert [step // 4 for step in wide.strides] == [step // 2 for step in x.strides]

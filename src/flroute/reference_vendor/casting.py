@@ -47,12 +47,14 @@ def to_bfloat16(x: Array) -> Array:
 
 
 def from_float16(x: Array) -> Array:
-    """The same values in float32, three times as fast as numpy's own cast.
+    """The same values in float32 and in the same order of dimensions; three times as fast as numpy's own cast of row-major ones.
 
     The bits of a float16 at their places in a float32 are its value less a factor of 2**112, denormal ones included.
     """
+    if not x.flags.c_contiguous:
+        return x.astype(np.float32)
     out = empty(x.shape, np.dtype(np.float32))
-    for single, half in pieces(out, np.ascontiguousarray(x).reshape(x.shape)):
+    for single, half in pieces(out, x):
         bits = single.view(np.int32)
         np.copyto(bits, half.view(np.int16))  # the sign fills the upper half
         np.left_shift(bits, 13, out=bits)
