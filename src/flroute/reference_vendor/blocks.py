@@ -6,7 +6,7 @@ A formula of many passes over whole arrays would fetch everything from memory ag
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -36,14 +36,17 @@ def in_blocks(function: Callable[..., None], *operands: Array) -> Array:
     return out
 
 
-def pieces(*arrays: Array) -> Iterator[tuple[Array, ...]]:
+def pieces(*arrays: Array) -> Iterable[tuple[Array, ...]]:
     """The arrays, or flat views of pieces of them if all are row-major and of one shape."""
     first = arrays[0]
     if first.size <= BLOCK or not all(a.shape == first.shape and a.flags.c_contiguous for a in arrays):
-        yield arrays
-        return
+        return (arrays,)
+    return _flat_pieces(arrays)
+
+
+def _flat_pieces(arrays: tuple[Array, ...]) -> Iterator[tuple[Array, ...]]:
     flat = [array.reshape(-1) for array in arrays]
-    for start in range(0, first.size, BLOCK):
+    for start in range(0, arrays[0].size, BLOCK):
         yield tuple([array[start : start + BLOCK] for array in flat])
 
 

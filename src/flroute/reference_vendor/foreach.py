@@ -42,8 +42,8 @@ def _check_shapes(targets: Arrays, *lists: Iterable[Any]) -> None:
     Raises:
         RuntimeError: in the host's words.
     """
-    for target, *others in zip(targets, *lists, strict=False):
-        for other in others:
+    for others in lists:
+        for target, other in zip(targets, others, strict=False):
             if other.__class__ is np.ndarray and other.shape != target.shape:
                 check_broadcast_into(target.shape, other.shape)
 

@@ -69,17 +69,13 @@ def fused_adamw_(
     *, lr: Any, beta1: float, beta2: float, weight_decay: float, eps: float, amsgrad: bool, maximize: bool,
     grad_scale: Array | None = None, found_inf: Array | None = None,
 ) -> None:  # fmt: skip
-    """Loshchilov and Hutter, "Decoupled weight decay regularization"."""
-    lists = (self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs if amsgrad else exp_avg_sqs)
-    for at, step in enumerate(state_steps):
-        size, root = _corrections(float(step), float(lr), beta1, beta2)
-        for x, stored, mean, square, largest in _steps(
-            found_inf, *[tensors[at : at + 1] for tensors in lists]
-        ):
-            gradient = _gradient(stored, x, grad_scale, maximize=maximize, decay=0)
-            if weight_decay:
-                np.multiply(x, 1 - float(lr) * weight_decay, out=x)
-            _adam(x, gradient, mean, square, largest, size, root, beta1, beta2, eps)
+    """Loshchilov and Hutter, "Decoupled weight decay regularization": what Adam does, of parameters made smaller first."""
+    for (x,) in _steps(found_inf, self):
+        np.multiply(x, 1 - float(lr) * weight_decay, out=x)
+    fused_adam_(
+        self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, lr=lr, beta1=beta1, beta2=beta2, weight_decay=0,
+        eps=eps, amsgrad=amsgrad, maximize=maximize, grad_scale=grad_scale, found_inf=found_inf,
+    )  # fmt: skip
 
 
 def _corrections(step: float, lr: float, beta1: float, beta2: float) -> tuple[float, float]:

@@ -199,7 +199,8 @@ def sum_of_rows(x: Array, precise: bool = False) -> Result:
     return _add_up(pieces.reshape(rows, -1), 1, np.float64, None, True)
 
 
-_MANY = 4096
+_MANY = 1 << 15
+"""Elements from which on a product by ones is faster than numpy's own sum."""
 _LONGEST_PIECE = 128
 LONGEST_ROW = 4096
 ONES = np.ones(LONGEST_ROW, np.float32)
