@@ -299,8 +299,8 @@ class Invocation:
         Raises:
             torch.OutOfMemoryError: in its place, if numpy found no memory for a temporary or a result.
         """
-        if isinstance(error, MemoryError):
-            raise out_of_memory(self.device, _asked_for(error), self.facts.name, error) from error
+        if isinstance(error, MemoryError) and (asked := _asked_for(error)):
+            raise out_of_memory(self.device, asked, self.facts.name, error) from error
         shapes = ", ".join(
             f"{name}: {value.dtype} {list(value.shape)}"
             for name, value in bind(self.facts, args, kwargs).items()
@@ -312,7 +312,7 @@ class Invocation:
 
 
 def _asked_for(error: MemoryError) -> int:
-    """Bytes, which numpy's own error tells by shape and dtype; else 0."""
+    """Bytes, which numpy's own error tells by shape and dtype; 0 for an error of the kernel's making."""
     shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
     return 0 if shape is None or dtype is None else math.prod(shape) * np.dtype(dtype).itemsize
 
