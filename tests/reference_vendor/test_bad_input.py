@@ -51,7 +51,7 @@ def refusal(case: Case, tensors: list[torch.Tensor]) -> Exception | None:
     torch.manual_seed(0)
     try:
         case[0](*tensors)
-    except Exception as error:
+    except Exception as error:  # whichever it is: its type is what the two devices are compared by
         return error
     return None
 

@@ -39,6 +39,14 @@ def make_carrier(low: Lowerer, kind: Type) -> Carrier:
     )
 
 
+def leave(low: Lowerer, op: Op, carriers: list[Carrier]) -> None:
+    """After the last region of ``op``: its results are what the carriers hold."""
+    low.done.add(op)
+    for carrier, value in zip(carriers, op.results, strict=True):
+        low.nodes[value] = carrier.read(low)
+        low.nodes[value].carried = False
+
+
 def assign(low: Lowerer, carriers: Sequence[Carrier], values: Sequence[Node]) -> None:
     """Assign all at once: no value sees another's new one."""
     scalars = [(c, v.at(())) for c, v in zip(carriers, values, strict=True) if not c.type.shape]
@@ -203,10 +211,7 @@ def lower_if(low: Lowerer, op: Op) -> None:
                 low.done.add(block.ops[-1])
         w.jump(after)
     w.place(after)
-    low.done.add(op)
-    for carrier, value in zip(carriers, op.results, strict=True):
-        low.nodes[value] = carrier.read(low)
-        low.nodes[value].carried = False
+    leave(low, op, carriers)
 
 
 @lowers("scf.while")
@@ -237,10 +242,7 @@ def lower_while(low: Lowerer, op: Op) -> None:
         low.done.add(after.ops[-1])
     w.jump(header)
     w.place(done)
-    low.done.add(op)
-    for carrier, value in zip(going, op.results, strict=True):
-        low.nodes[value] = carrier.read(low)
-        low.nodes[value].carried = False
+    leave(low, op, going)
 
 
 # unstructured branches, which an early return makes
