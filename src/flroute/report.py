@@ -158,9 +158,9 @@ class Report:
 
     def summary(self) -> list[str]:
         """The report in a few lines of text, and every fallback with its reason."""
-        lines = [f"device {self.device}: {_count(sum(d.calls for d in self.decisions), 'call')}"]
+        lines = [f"device {self.device}: {counted(sum(d.calls for d in self.decisions), 'call')}"]
         lines += [
-            f"  {route}: {_count(total.calls, 'call')} of {_count(total.ops, 'op')}{_in_words(total.seconds)}"
+            f"  {route}: {counted(total.calls, 'call')} of {counted(total.ops, 'op')}{_in_words(total.seconds)}"
             for route, total in self.totals.items()
         ]
         share = self.native_share
@@ -171,12 +171,12 @@ class Report:
         fallbacks = _added_up(self.fallbacks, lambda d: (d.op, d.reason, d.detail))
         lines.append("fallbacks:" if fallbacks else "fallbacks: none")
         lines += [
-            f"  {d.op}, {_count(d.calls, 'call')}, first from {d.call_site or 'unknown'}: {d.reason}: {d.detail}"
+            f"  {d.op}, {counted(d.calls, 'call')}, first from {d.call_site or 'unknown'}: {d.reason}: {d.detail}"
             for d in fallbacks
         ]
         if self.trace_path:
             lost = (
-                f", but for {_count(self.lost_records, 'record')} that could not be written"
+                f", but for {counted(self.lost_records, 'record')} that could not be written"
                 if self.lost_records
                 else ""
             )
@@ -281,7 +281,8 @@ def _percent(share: float) -> str:
     return f"{int(share * 1000) / 10:.1f}%"
 
 
-def _count(number: int, word: str) -> str:
+def counted(number: int, word: str) -> str:
+    """A number with its word, ``1 call`` or ``2 calls``."""
     return f"{number:,} {word}" + ("" if number == 1 else "s")
 
 

@@ -16,6 +16,7 @@ import pytest
 from flroute.api import device as find_device
 from flroute.errors import FlrouteError
 from flroute.plugins.baseline import Baseline, BaselineError
+from flroute.report import counted
 from flroute.routing.capture import Capture
 from flroute.session import Session, enable
 from flroute.testing import capture_decisions, describe_fallback, unexpected_fallbacks
@@ -238,9 +239,11 @@ class _Totals:
         for entries in self.fallbacks.values():
             for entry in entries:
                 tests[entry] = tests.get(entry, 0) + 1
-        lines = [f"{_count(len(self.fallbacks), 'test')}, {share}, {_count(len(tests), 'kind')} of fallback"]
+        lines = [
+            f"{counted(len(self.fallbacks), 'test')}, {share}, {counted(len(tests), 'kind')} of fallback"
+        ]
         ranked = sorted(tests.items(), key=lambda row: (-row[1], row[0]))
-        return lines + [f"  {entry} in {_count(number, 'test')}" for entry, number in ranked]
+        return lines + [f"  {entry} in {counted(number, 'test')}" for entry, number in ranked]
 
 
 def _entry(decision: Decision) -> str:
@@ -253,7 +256,3 @@ def _entries(decisions: Sequence[Decision]) -> list[str]:
 
 def _split(text: str) -> list[str]:
     return text.split("; ") if text else []
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}" + ("" if number == 1 else "s")

@@ -8,7 +8,7 @@ from typing import Any
 from flroute.device.table import Device
 from flroute.routing.composites import split_of
 from flroute.routing.device_ops import DEVICE_OPS
-from flroute.routing.plans import candidates_in_order, refusal
+from flroute.routing.plans import candidates_in_order, in_words, refusal
 from flroute.routing.schema import OpFacts, tensors_in
 from flroute.settings import Settings
 from flroute.vocabulary import Reason, Rejection, Route
@@ -33,7 +33,7 @@ class Forecast:
     @property
     def detail(self) -> str:
         """The rejections in words."""
-        return "; ".join(f"{r.kernel}: {r.detail or r.reason}" for r in self.rejected)
+        return in_words(self.rejected)
 
 
 def forecast(

@@ -239,7 +239,7 @@ class PlanBuilder:
     def _explain(self, rejected: tuple[Rejection, ...]) -> str:
         if not rejected:
             return f"{self.device.vendor} has no kernel for {self.facts.name}"
-        return "; ".join(f"{r.kernel}: {r.detail or r.reason}" for r in rejected)
+        return in_words(rejected)
 
     def _refuse(self, reason: Reason, detail: str) -> Plan:
         facts, device = self.facts, self.device
@@ -256,6 +256,11 @@ class PlanBuilder:
             )
 
         return refuse
+
+
+def in_words(rejected: Sequence[Rejection]) -> str:
+    """What each candidate was rejected for."""
+    return "; ".join(f"{r.kernel}: {r.detail or r.reason}" for r in rejected)
 
 
 def candidates_in_order(
