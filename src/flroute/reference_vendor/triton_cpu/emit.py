@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-LoopKind = Literal["plain", "parallel", "sum"]
+LoopKind = Literal["plain", "parallel", "running"]
 Index = tuple[str, ...]  # one i64 operand for each axis
 
 
@@ -92,8 +92,8 @@ class FunctionWriter:
     ) -> None:
         """``for i in range(start, stop, step): body(i)``.
 
-        ``"parallel"``: no iteration depends on another, though LLVM could not tell from the pointers. ``"sum"``: what is
-        carried from one iteration to the next is a sum that may be split into as many as LLVM likes.
+        ``"parallel"``: no iteration depends on another, though LLVM could not tell from the pointers. ``"running"``: what
+        is carried from one iteration to the next may be split into as many as LLVM likes.
         """
         first, last = _literal(start), _literal(stop)
         if first is not None and last is not None and last - first <= step:
@@ -103,7 +103,7 @@ class FunctionWriter:
         header, inside, latch, after = (self.label() for _ in range(4))
         before, counter, following = self.block, self.name(), self.name()
         groups = self._access_groups
-        properties = ["!0"] if kind == "sum" else ["!0", "!1"]
+        properties = ["!0"] if kind == "running" else ["!0", "!1"]
         if kind == "parallel":
             group = self._node("distinct !{}")
             self._access_groups = (*groups, group)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from flroute.reference_vendor.triton_cpu.emit import Index
 from flroute.reference_vendor.triton_cpu.lowering.bounds import leading
 from flroute.reference_vendor.triton_cpu.lowering.core import Lowerer, lowers
+from flroute.reference_vendor.triton_cpu.lowering.running import Running, running_for
 from flroute.reference_vendor.triton_cpu.lowering.values import Node, scalar
 from flroute.reference_vendor.triton_cpu.ttir import Block, Op
 
@@ -29,8 +30,8 @@ def lower_reduce(low: Lowerer, op: Op) -> None:
     fold = _Fold(low, op.regions[0], sources, buffers)
     if shape[axis] <= _SHORT:
         fold.unrolled(axis)
-    elif axis == len(shape) - 1 and fold.one_instruction():
-        fold.running()
+    elif axis == len(shape) - 1 and (running := running_for(op.regions[0], types[0], low.write)):
+        fold.running(running)
     elif axis == len(shape) - 1:
         fold.last_axis()
     else:
@@ -71,33 +72,19 @@ class _Fold:
         for kind, base, value in zip(self.flat, buffers, values, strict=True):
             self.low.store_element(kind, value, w.element(kind.storage, base, position))
 
-    def one_instruction(self) -> bool:
-        """Whether the combining function is one addition, which LLVM vectorises by itself if it may reassociate it."""
-        ops = self.region[0].ops
-        return (
-            len(ops) == 2
-            and ops[0].name in {"arith.addf", "arith.addi"}
-            and self.flat[0].element in {"f32", "f64", "i32", "i64"}
-        )
-
-    def running(self) -> None:
-        """A sum of the last axis in one variable: LLVM makes several partial sums of it, kept in registers."""
-        low, w, kind = self.low, self.low.write, self.flat[0]
+    def running(self, result: Running) -> None:
+        """The last axis in one variable."""
+        low, w = self.low, self.low.write
         through, masks = low.prepare([(source, True) for source in self.sources])
-        total = w.slot(kind.register)
-        zero, add = ("-0.0", "fadd reassoc") if kind.is_float else ("0", "add")
 
         def element(index: Index) -> None:
             (value,) = self.pull(index)
-            so_far = w.op(f"load {kind.register}, ptr {total}")
-            w.emit(f"store {kind.register} {w.op(f'{add} {kind.register} {so_far}, {value}')}, ptr {total}")
+            result.take(value)
 
         def outer_body(outer: Index) -> None:
-            w.emit(f"store {kind.register} {zero}, ptr {total}")
-            low.nest(self.shape, element, masks=masks, prefix=outer, kind="sum")
-            self.put(
-                self.buffers, w.linear(self.shape[:-1], outer), [w.op(f"load {kind.register}, ptr {total}")]
-            )
+            result.start()
+            low.nest(self.shape, element, masks=masks, prefix=outer, kind="running")
+            self.put(self.buffers, w.linear(self.shape[:-1], outer), [result.result()])
 
         with low.writing_through(through):
             low.nest(self.shape[:-1], outer_body)
