@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import flroute
+from flroute.routing.native import Invocation
 from flroute.vendor import Kernel, Unsupported
 from support import COPY, Made, Vendors, decision_of, decisions_of, named, throw_away_vendors
 
@@ -99,8 +100,6 @@ def test_any_sequence_of_calls_gives_what_the_host_gives(made: Made, calls: list
 
 def test_the_hot_path_is_taken_once_a_call_was_checked(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else all of the above tests the general path only."""
-    from flroute.routing.native import Invocation
-
     general: list[int] = []
     run = Invocation._run_functional
     monkeypatch.setattr(
@@ -374,8 +373,6 @@ def _flat(result: Any) -> list[torch.Tensor]:
     "name", ["in place", "in place, with a factor", "fill_", "lists", "a list out of lists"]
 )
 def test_writes_take_the_hot_path(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flroute.routing.native import Invocation
-
     general: list[int] = []
     call = Invocation._call
     monkeypatch.setattr(Invocation, "_call", lambda self, *rest: (general.append(1), call(self, *rest))[1])
@@ -470,3 +467,42 @@ def test_empty_results_are_never_trusted(vendors: Vendors, monkeypatch: pytest.M
         expected = torch.mul(column, row).stride()
         assert expected != (1, 1)
         assert torch.mul(made.put(column), made.put(row)).stride() == expected
+
+
+@pytest.mark.parametrize(
+    "refuses", [{"when": lambda x: False}, {"min_numel": 9}, {"layouts": ("contiguous",)}]
+)
+def test_a_kernel_behind_one_that_the_signature_rules_out_is_hot(
+    refuses: dict[str, Any], vendors: Vendors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = vendors(
+        Kernel("aten::neg", named("first", lambda x: -x), **refuses),
+        Kernel("aten::neg", named("second", lambda x: -x)),
+    )
+    general: list[int] = []
+    call = Invocation._call
+    monkeypatch.setattr(Invocation, "_call", lambda self, *rest: (general.append(1), call(self, *rest))[1])
+    x = made.put(torch.ones(3, 4))[:, ::2]
+    with flroute.enable(made.name, fallback="error", default_device=False) as session:
+        for _ in range(4):
+            torch.neg(x)
+    assert len(general) == 1
+    assert decision_of(session, "aten::neg").calls == 4
+
+
+def test_a_predicate_that_said_no_is_asked_again_on_the_hot_path(vendors: Vendors) -> None:
+    admits = False
+    made = vendors(
+        Kernel("aten::neg", named("picky", lambda x: -x), when=lambda x: admits),
+        Kernel("aten::neg", named("other", lambda x: -x)),
+    )
+    x = made.put(torch.ones(3))
+    with flroute.enable(made.name, fallback="error", default_device=False) as session:
+        for _ in range(3):
+            torch.neg(x)
+        admits = True
+        torch.neg(x)
+    assert {d.kernel: d.calls for d in decisions_of(session, "aten::neg")} == {
+        f"{made.name}/python:other": 3,
+        f"{made.name}/python:picky": 1,
+    }

@@ -91,6 +91,7 @@ def test_only_a_modules_own_marked_functions_are_collected_in_their_order() -> N
         ({"dtypes": "float32"}, "no torch.f"),
         ({"layouts": ("channels_last",)}, "channels_last"),
         ({"precision": "exact"}, "exact"),
+        ({"min_numel": -1}, "min_numel=-1"),
     ],
 )
 def test_an_unknown_word_is_refused_at_once(arguments: dict[str, Any], words: str) -> None:

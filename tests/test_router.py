@@ -147,6 +147,28 @@ def test_layouts_reject(vendors: Vendors) -> None:
     assert "contiguous" in any_layout.rejected[0].detail
 
 
+def test_a_kernel_for_long_tensors_leaves_short_ones_to_the_next(vendors: Vendors) -> None:
+    made = vendors(relu_kernel("long", min_numel=4), relu_kernel("any"))
+    with flroute.enable(made.name, fallback="error", default_device=False) as session:
+        for size in (3, 4, 3, 4, 0, 3):  # warm, then cold
+            x = made.put(torch.arange(-1.0, size - 1))
+            assert torch.equal(torch.relu(x).cpu(), torch.arange(-1.0, size - 1).relu())
+    short, long = decisions_of(session, "aten::relu")
+    assert (long.kernel, long.calls) == (f"{made.name}/python:long", 2)
+    assert (short.kernel, short.calls) == (f"{made.name}/python:any", 4)
+    assert why_rejected(short) == [("long", "size")]
+    assert short.rejected[0].detail == "is for 4 elements or more"
+
+
+def test_a_size_is_that_of_the_largest_tensor_read(vendors: Vendors) -> None:
+    made = vendors(Kernel("aten::mul.Tensor", lambda a, b: a * b, min_numel=4))
+    one, many = made.put(torch.ones(1)), made.put(torch.ones(4))
+    with flroute.enable(made.name, fallback="allow", default_device=False) as session:
+        torch.mul(one, many)
+        torch.mul(one, one, out=made.put(torch.ones(1)))
+    assert [d.route for d in session.decisions if d.op.startswith("aten::mul")] == ["native", "fallback"]
+
+
 @pytest.mark.parametrize("answer", [False, "only short vectors"])
 def test_a_predicate_rejects_and_may_say_why(answer: bool | str, vendors: Vendors) -> None:
     made = vendors(relu_kernel("short", when=lambda x: True if x.numel() < 4 else answer), relu_kernel("any"))

@@ -27,6 +27,7 @@ class Kernel:
         implementation: ``numpy`` in the name ``reference/numpy:add``.
         dtypes: dtypes every tensor argument must have; empty means any.
         mixed: whether the tensor arguments may have different ones of ``dtypes``.
+        min_numel: elements that the largest tensor argument must have at least, where only long ones are worth a launch.
         layouts: ``("contiguous",)`` to be chosen only when every tensor argument is; empty means any.
         when: a predicate on the op's arguments (tensors, not arrays): ``True``, ``False``, or a string
             that says why not. It may read dtype and device, shapes and strides, never data.
@@ -41,6 +42,7 @@ class Kernel:
     when: Callable[..., bool | str] | None = None
     precision: Precision = Precision.HIGHEST
     mixed: bool = False
+    min_numel: int = 0
 
     @property
     def name(self) -> str:
@@ -55,6 +57,7 @@ def kernel(
     when: Callable[..., bool | str] | None = None,
     precision: str = "highest",
     mixed: bool = False,
+    min_numel: int = 0,
 ) -> Callable[[F], F]:
     """Mark a function as the kernel of one or more ops.
 
@@ -69,9 +72,10 @@ def kernel(
         precision: ``"highest"``, ``"high"`` or ``"medium"``.
         mixed: whether the tensor arguments may have different ones of ``dtypes``, such as values and an index.
             Otherwise mixed dtypes are left to the host, which knows how to promote them.
+        min_numel: elements that the largest tensor argument must have for the kernel to be worth its launch.
 
     Raises:
-        ValueError: no op, or an unknown dtype, layout or precision.
+        ValueError: no op, an unknown dtype, layout or precision, or a negative size.
 
     Example:
         >>> import numpy as np
@@ -88,12 +92,15 @@ def kernel(
     layouts = tuple(layouts)
     if unknown := set(layouts) - {"contiguous"}:
         raise ValueError(f"kernel() knows the layout 'contiguous', not {sorted(unknown)}")
+    if min_numel < 0:
+        raise ValueError(f"kernel() got min_numel={min_numel}; a size is 0 or more")
     facts: dict[str, Any] = {
         "dtypes": tuple(_dtype(name) for name in dtypes),
         "layouts": layouts,
         "when": when,
         "precision": Precision(precision),
         "mixed": mixed,
+        "min_numel": min_numel,
     }
 
     def mark(function: F) -> F:

@@ -40,6 +40,7 @@ class Reason(_Word):
     NO_KERNEL = "no_kernel"  #: the vendor has no kernel for this op
     DTYPE = "dtype"  #: a kernel exists, not for these dtypes
     LAYOUT = "layout"  #: a kernel exists, not for this memory layout
+    SIZE = "size"  #: a kernel exists, for larger tensors
     PREDICATE = "predicate"  #: the kernel's ``when=`` said no
     UNSUPPORTED = "unsupported"  #: the kernel raised ``Unsupported`` before it wrote anything
     POLICY = "policy"  #: the session's settings exclude it

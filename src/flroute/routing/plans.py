@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from flroute.routing.router import Router
 
 Plan = Callable[[tuple[Any, ...], dict[str, Any]], Any]
-
+Predicate = Callable[..., bool | str]
 
 Step = tuple[Kernel, str] | Rejection
 """A candidate with its full name, or one that these dtypes and this policy rule out."""
@@ -133,7 +133,9 @@ class PlanBuilder:
     def _tally(self, route: Route, reason: Reason, **more: Any) -> Callable[[], Tally]:
         return partial(self.router.tally, self.facts, route, self.device.name, reason, self.seen, **more)
 
-    def _chain(self, steps: list[Step], rejected: tuple[Rejection, ...]) -> Plan:
+    def _chain(
+        self, steps: list[Step], rejected: tuple[Rejection, ...], refused: tuple[Predicate, ...] = ()
+    ) -> Plan:
         while steps and isinstance(steps[0], Rejection):
             rejected, steps = (*rejected, steps[0]), steps[1:]
         if not steps:
@@ -147,7 +149,7 @@ class PlanBuilder:
         tally = self._tally(route, Reason.MATCHED, kernel=name, rejected=rejected)
         plan = self.router.counted(tally, invocation.adapter())
         if self._may_be_hot(rejected):
-            plan = _warming(plan, self.hot, invocation, cache(tally))  # type: ignore[arg-type]
+            plan = _warming(plan, self.hot, invocation, cache(tally), refused)  # type: ignore[arg-type]
         onwards: dict[Rejection, Plan] = {}
 
         def go_on(rejection: Rejection, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -155,7 +157,9 @@ class PlanBuilder:
             if following is None:
                 if len(onwards) >= _MAX_REFUSALS:
                     onwards.clear()
-                following = onwards[rejection] = self._chain(rest, (*rejected, rejection))
+                said_no = (kernel.when,) if rejection.reason is Reason.PREDICATE and kernel.when else ()
+                following = self._chain(rest, (*rejected, rejection), (*refused, *said_no))
+                onwards[rejection] = following
             return following(args, kwargs)
 
         def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -168,7 +172,7 @@ class PlanBuilder:
                 raise
             return go_on(rejection, args, kwargs)
 
-        if kernel.when is None and not kernel.layouts:
+        if kernel.when is None and not kernel.layouts and not kernel.min_numel:
             return run
 
         def run_if(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -178,8 +182,13 @@ class PlanBuilder:
         return run_if
 
     def _may_be_hot(self, rejected: tuple[Rejection, ...]) -> bool:
-        """Whether the same signature always gets here: nothing before depended on the arguments of one call."""
-        static = (Reason.DTYPE, Reason.PRECISION, Reason.POLICY)
+        """Whether the same signature always gets here, predicates aside, which are asked again on each call.
+
+        A signature holds every shape and stride; what a kernel raised ``Unsupported`` for may be anything.
+        """
+        static = (
+            Reason.DTYPE, Reason.PRECISION, Reason.POLICY, Reason.LAYOUT, Reason.SIZE, Reason.PREDICATE,
+        )  # fmt: skip
         return (
             self.hot is not None
             and self.device.memory.host_visible
@@ -355,12 +364,14 @@ def _ruled_out(
 def refusal(
     facts: OpFacts, kernel: Kernel, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Rejection | None:
-    """Why the kernel is not for these arguments, as far as its layouts and its predicate say."""
+    """Why the kernel is not for these arguments, as far as size, layouts and its predicate say."""
+    inputs = {key: value for key, value in kwargs.items() if key not in facts.out_names}
+    if kernel.min_numel and all(t.numel() < kernel.min_numel for t in tensors_in(args, inputs)):
+        return Rejection(name, Reason.SIZE, f"is for {kernel.min_numel} elements or more")
     if kernel.layouts and not all(t.is_contiguous() for t in tensors_in(args, kwargs)):
         return Rejection(name, Reason.LAYOUT, "needs contiguous arguments")
     if kernel.when is None:
         return None
-    inputs = {key: value for key, value in kwargs.items() if key not in facts.out_names}
     answer = _ask(kernel.when, facts, name, args, inputs)
     if answer is True:
         return None
@@ -379,16 +390,27 @@ def _ask(
         ) from error  # fmt: skip
 
 
-def _warming(plan: Plan, hot: HotPath, invocation: Invocation, tally: Callable[[], Tally]) -> Plan:
-    """A plan whose signatures take the hot path once a call has passed every check."""
+def _warming(
+    plan: Plan,
+    hot: HotPath,
+    invocation: Invocation,
+    tally: Callable[[], Tally],
+    refused: tuple[Predicate, ...],
+) -> Plan:
+    """A plan whose signatures take the hot path once a call has passed every check.
+
+    ``refused`` are the predicates of kernels before this one, which must say no again.
+    """
     facts, kernel = invocation.facts, invocation.kernel
     finish = hot_path.finish_for(facts, writes_itself=invocation.writes_itself)
-    when = None
-    if kernel.when is not None:
-        predicate = kernel.when
+    when: Predicate | None = None
+    if refused or kernel.when is not None:
+        own = kernel.when
 
         def when(*args: Any, **kwargs: Any) -> bool | str:
-            return _ask(predicate, facts, invocation.name, args, kwargs)
+            if any(_ask(other, facts, invocation.name, args, kwargs) is True for other in refused):
+                return False
+            return own is None or _ask(own, facts, invocation.name, args, kwargs)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = plan(args, kwargs)
