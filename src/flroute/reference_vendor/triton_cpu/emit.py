@@ -26,7 +26,7 @@ class FunctionWriter:
         self.lines: list[str] = []
         self.metadata = [
             '!0 = !{!"llvm.loop.unroll.disable"}',
-            '!1 = !{!"llvm.loop.interleave.count", i32 2}',
+            '!1 = !{!"llvm.loop.interleave.count", i32 4}',
         ]
         self.globals: list[str] = []
         self.block = "entry"

@@ -53,6 +53,7 @@ class Lowerer:
         self.buffers: list[int] = []  # bytes of each scratch buffer
         self.done: set[Op] = set()  # sinks that have been written
         self.assumed: frozenset[Node] = frozenset()  # masks known to hold in the loop being written
+        self.refuted: frozenset[Node] = frozenset()  # masks known not to hold in it
         self.labels: dict[str, str] = {}
         self.carriers: dict[str, list[object]] = {}
         self.exit = "exit"
@@ -162,7 +163,10 @@ class Lowerer:
         for level in reversed(self._memo):
             if key in level:
                 return level[key]
-        register = self.read(node.type, node.buffer, index) if node.buffer else node.at(index)
+        if node in self.assumed or node in self.refuted:
+            register = "true" if node in self.assumed else "false"
+        else:
+            register = self.read(node.type, node.buffer, index) if node.buffer else node.at(index)
         if node in self._through and index == self._loop_index:
             self.write_to(node.type, self._through[node], index, register)
         self._memo[-1][key] = register
@@ -314,35 +318,41 @@ class Lowerer:
         prefix: Index,
         kind: LoopKind,
     ) -> None:
-        def run(start: str, stop: str, assumed: Iterable[Node]) -> None:
-            outer, self.assumed = self.assumed, self.assumed | frozenset(assumed)
+        def run(start: str, stop: str, assumed: Iterable[Node] = (), refuted: Iterable[Node] = ()) -> None:
+            outer = self.assumed, self.refuted
+            self.assumed, self.refuted = self.assumed | {*assumed}, self.refuted | {*refuted}
 
             def one(i: str) -> None:
                 with self.element((*prefix, i)):
                     body((*prefix, i))
 
             self.write.loop(start, stop, one, kind=kind)
-            self.assumed = outer
+            self.assumed, self.refuted = outer
 
         if size == 1:
-            run("0", "1", ())
+            run("0", "1")
             return
         with self.scope():
             bounds = {
                 node: bound for node in masks if (bound := leading(self, node, prefix, size)) is not None
             }
         if not bounds:
-            run("0", str(size), ())
+            run("0", str(size))
             return
         limit = str(size)
         for count, _ in bounds.values():
             limit = self.write.minimum(limit, count)
-        stop, rest = str(size), frozenset[Node]()
-        if mask in bounds and bounds[mask][1]:
-            stop, rest = bounds[mask][0], frozenset({mask})
         run("0", limit, bounds)
-        if stop != limit:
-            run(limit, stop, rest)
+        if mask in bounds and bounds[mask][1]:
+            if bounds[mask][0] != limit:
+                run(limit, bounds[mask][0], {mask})
+            return
+        same = len({count for count, _ in bounds.values()}) == 1
+        run(
+            limit,
+            str(size),
+            refuted={node for node, (_, nowhere_after) in bounds.items() if same and nowhere_after},
+        )
 
     def affine_at(self, affine: Affine, index: Index) -> str:
         """The value of an affine form at an index."""

@@ -66,6 +66,8 @@ def lower_load(low: Lowerer, op: Op) -> None:
         if mask is None or mask in low.assumed:
             return low.load_element(result, address)
         default = nothing if other is None else low.pull(other, index)
+        if mask in low.refuted:
+            return default
         holds = low.pull(mask, index)
         before = w.block
         with low.scope(), w.when(holds):
@@ -102,7 +104,7 @@ def lower_store(low: Lowerer, op: Op) -> None:
         for operands, values in zip(stores, registers, strict=True):
             if len(values) < 3 or operands[2] in low.assumed:
                 low.store_element(operands[1].type, values[1], values[0])
-            else:
+            elif operands[2] not in low.refuted:
                 with low.scope(), low.write.when(values[2]):
                     low.store_element(operands[1].type, values[1], values[0])
 
