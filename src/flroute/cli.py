@@ -1,4 +1,4 @@
-"""The command line: ``flroute demo | devices | ops | check | doctor | config | diff``."""
+"""The command line: ``flroute demo | devices | ops | check | doctor | config | cache | diff``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -22,6 +23,7 @@ from flroute.vocabulary import FallbackPolicy
 
 if TYPE_CHECKING:
     from flroute.coverage import Coverage
+    from flroute.disk_cache import Entry
 
 app = typer.Typer(
     help="Bring a chip to PyTorch, and account for every operator call.",
@@ -251,6 +253,62 @@ def _shown(value: object) -> str:
     if value is None or value == {}:
         return "-"
     return json.dumps(_plain(value)) if isinstance(value, bool | Mapping) else str(value)
+
+
+@app.command()
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove everything.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the compiled kernels that are kept on disk, those not used for longest first, or remove them."""
+    from flroute.disk_cache import disk_cache
+    from flroute.report import counted
+
+    with _errors_in_words():
+        kept = disk_cache()
+        try:
+            entries = kept.entries()
+            if clear:
+                kept.clear()
+        except OSError as error:
+            _fail(
+                f"the cache cannot be read: {error}; the setting cache_dir (FLROUTE_CACHE_DIR) names another folder"
+            )
+    total = sum(entry.bytes for entry in entries)
+    if as_json:
+        listed = [] if clear else [{"name": entry.name, **asdict(entry)} for entry in entries]
+        _print_json(
+            {
+                "folder": str(kept.folder),
+                "limit": kept.limit,
+                "bytes": 0 if clear else total,
+                "entries": listed,
+            }
+        )
+        return
+    console = _console()
+    amount = f"{counted(len(entries), 'compiled kernel')}, {total / 2**20:.1f}"
+    if clear:
+        console.print(f"{amount} MiB removed from {kept.folder}")
+    elif not entries:
+        console.print(f"nothing is kept in {kept.folder}")
+    else:
+        limit = f"of {kept.limit / 2**20:.0f} MiB"
+        console.print(
+            _cache_table(entries), f"{amount} {limit} in {kept.folder}; flroute cache --clear removes them"
+        )
+
+
+def _cache_table(entries: list[Entry]) -> Table:
+    table = _table("kernel", "versions", "KiB", "last used")
+    by_name: dict[str, list[Entry]] = {}
+    for entry in entries:
+        by_name.setdefault(entry.name, []).append(entry)
+    for name, group in by_name.items():
+        used = datetime.fromtimestamp(group[-1].used, tz=timezone.utc).astimezone()
+        size = sum(entry.bytes for entry in group) / 1024
+        table.add_row(name, str(len(group)), f"{size:.1f}", f"{used:%Y-%m-%d %H:%M}")
+    return table
 
 
 @app.command()

@@ -47,6 +47,8 @@ class Settings:
         watch_kernels: whether kernels are watched for work they have PyTorch do on the host.
         default_vendor: the vendor whose devices come first.
         autoload: whether a bare ``import torch`` registers the device; ``None`` decides by itself.
+        cache_dir: folder for compiled kernels; ``None`` is ``flroute`` in the user's cache folder.
+        cache_limit: how many bytes of compiled kernels are kept.
     """
 
     device: str | None = None
@@ -61,6 +63,8 @@ class Settings:
     watch_kernels: bool = False
     default_vendor: str = "reference"
     autoload: bool | None = None
+    cache_dir: str | None = None
+    cache_limit: int = 2**29
 
 
 # What each setting may be -----------------------------------------------------------------------------------
@@ -82,6 +86,12 @@ def _word(value: object) -> str:
 
 def _path(value: object) -> str:
     return _word(os.fspath(value) if isinstance(value, os.PathLike) else value)
+
+
+def _bytes(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise _RejectedError("a number of bytes, 0 or more")
+    return value
 
 
 def _flag(value: object) -> bool:
@@ -134,6 +144,10 @@ def _flag_from_text(text: str) -> bool:
         raise _RejectedError(", ".join(_FLAGS), _FLAGS) from None
 
 
+def _bytes_from_text(text: str) -> object:
+    return int(text) if text.isdecimal() else text
+
+
 def _order_from_text(text: str) -> dict[str, list[str]]:
     rows = [row.partition("=") for row in text.split(";") if row.strip()]
     if not all(separator for _, separator, _ in rows):
@@ -151,6 +165,7 @@ class Setting:
         convert: a value from an argument or a file to the field's value.
         from_text: the text of an environment variable to what ``convert`` takes.
         in_files: whether a file may hold it.
+        in_arguments: whether one session may differ from another in it.
     """
 
     name: str
@@ -158,6 +173,7 @@ class Setting:
     convert: Callable[[object], Any]
     from_text: Callable[[str], object] = str
     in_files: bool = True
+    in_arguments: bool = True
 
     def parse(self, text: str) -> Any:
         """The field's value from the text of an environment variable."""
@@ -182,11 +198,13 @@ SETTINGS: dict[str, Setting] = {
         Setting("timing", "measure the time of every call", _flag, _flag_from_text),
         Setting("debug", "check every result of every kernel", _flag, _flag_from_text),
         Setting("watch_kernels", "find work that kernels have PyTorch do on the host", _flag, _flag_from_text),
-        Setting("default_vendor", "vendor whose devices come first", _word),
+        Setting("default_vendor", "vendor whose devices come first", _word, in_arguments=False),
         Setting(
             "autoload", "register the device on a bare `import torch` (read before any file)",
-            _flag, _flag_from_text, in_files=False,
+            _flag, _flag_from_text, in_files=False, in_arguments=False,
         ),
+        Setting("cache_dir", "folder for compiled kernels", _path, in_arguments=False),
+        Setting("cache_limit", "bytes of compiled kernels kept", _bytes, _bytes_from_text, in_arguments=False),
     )
 }  # fmt: skip
 """The one table of settings: arguments, file keys and environment variables are read through it."""
@@ -251,6 +269,11 @@ def _from_arguments(arguments: Mapping[str, Any]) -> dict[str, Origin]:
     for name, value in arguments.items():
         setting = _known(name, SETTINGS, "argument", "setting")
         if value is not None:
+            if not setting.in_arguments:
+                raise SettingsError(
+                    f"argument {name}: it holds for the whole process, not for one session; "
+                    f"set the variable {setting.variable} instead."
+                )
             found[name] = Origin(_converted(setting.convert, value, name, f"argument {name}"), "argument")
     return found
 
