@@ -21,6 +21,7 @@ GUARD = b"guard" * 100
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
+        patch.setenv("FLROUTE_CACHE_DIR", str(tmp_path_factory.mktemp("flroute")))
         yield
 
 

@@ -11,7 +11,7 @@ import pytest
 import scipy.special
 
 from flroute.reference_vendor.triton_cpu import vector_math
-from flroute.reference_vendor.triton_cpu.compiler import _machine
+from flroute.reference_vendor.triton_cpu.object_code import machine
 
 EXACT: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "tanh": np.tanh, "erf": scipy.special.erf,
@@ -39,8 +39,8 @@ def test_within_an_ulp_and_a_half(name: str, inputs: np.ndarray) -> None:
         "  %p = getelementptr float, ptr %a, i64 %i\n  %q = getelementptr float, ptr %o, i64 %i\n  %x = load float, ptr %p\n"
         f"  %y = {call}\n  store float %y, ptr %q\n  %j = add i64 %i, 1\n  %c = icmp slt i64 %j, %n\n  br i1 %c, label %h, label %e\ne:\n  ret void\n}}\n"
     )
-    module, machine = llvm.parse_assembly(text), _machine()
-    engine = llvm.create_mcjit_compiler(module, machine)
+    module, target = llvm.parse_assembly(text), machine()
+    engine = llvm.create_mcjit_compiler(module, target)
     engine.finalize_object()
     out = np.empty_like(inputs)
     run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(

@@ -13,13 +13,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from time import perf_counter
 from types import ModuleType
 from typing import Any
 
-import llvmlite
 import triton
 from triton import backends
 from triton._C.libtriton import ir, passes
@@ -29,10 +26,11 @@ from triton.language.extra.cuda import libdevice
 from triton.runtime.driver import DriverConfig
 from triton.runtime.driver import driver as triton_drivers
 
-from flroute.reference_vendor.triton_cpu.compiler import ObjectCode, compile_ttir, host
+from flroute.reference_vendor.triton_cpu.compiler import compile_ttir
 from flroute.reference_vendor.triton_cpu.devices import ADDRESS
 from flroute.reference_vendor.triton_cpu.errors import LaunchError, UnsupportedKernelError, VersionError
-from flroute.reference_vendor.triton_cpu.launcher import Kernel
+from flroute.reference_vendor.triton_cpu.launcher import Kernel, default_threads
+from flroute.reference_vendor.triton_cpu.object_code import ObjectCode, version
 
 TESTED = ("3.9",)  # Triton's minor releases whose text format the reader is tested with
 BACKEND = "flroute_cpu"
@@ -77,15 +75,6 @@ class Options:
         return hashlib.sha256(repr(self).encode()).hexdigest()
 
 
-@cache
-def _compiler_version() -> str:
-    """A digest of this compiler's own source, of llvmlite's version and of the CPU: what machine code depends on."""
-    digest = hashlib.sha256(repr((llvmlite.__version__, host())).encode())
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
 class Backend(BaseBackend):  # type: ignore[misc]
     """Triton's compilation stages: its tensor IR, then machine code."""
 
@@ -96,7 +85,7 @@ class Backend(BaseBackend):  # type: ignore[misc]
         return bool(target.backend == BACKEND)
 
     def hash(self) -> str:
-        return _compiler_version()
+        return version()
 
     def parse_options(self, options: Mapping[str, Any]) -> Options:
         return Options(
@@ -218,7 +207,7 @@ class Launcher:
                     device = found
                     value = self._address(kernel, self._names[i], value)
             values.append(value)
-        kernel.launch((x, y, z), values, threads=_threads())
+        kernel.launch((x, y, z), values, threads=default_threads())
 
     def _keep_from_unloading(self) -> None:
         """Make Triton's kernel object look as if another process had loaded it: then it does not ask to be unloaded.
@@ -241,12 +230,6 @@ class Launcher:
                 f"whose memory this CPU cannot use; kernels take: {known}"
             )
         return resolve(tensor)
-
-
-def _threads() -> int:
-    import torch
-
-    return int(torch.get_num_threads())
 
 
 class Driver(DriverBase):  # type: ignore[misc]

@@ -1,6 +1,6 @@
 """Runs compiled kernels: arguments to C, the grid split over threads, scratch memory for each thread.
 
-``ctypes`` drops the interpreter's lock while a kernel runs. A program writes only what its author tells it to, so results
+The interpreter's lock is free while a kernel runs. A program writes only what its author tells it to, so results
 do not depend on how the grid is split, atomic float sums' rounding excepted.
 """
 
@@ -13,15 +13,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 
-from flroute.reference_vendor.triton_cpu.compiler import Loaded, ObjectCode
 from flroute.reference_vendor.triton_cpu.errors import LaunchError, TritonCpuError
+from flroute.reference_vendor.triton_cpu.object_code import Loaded, ObjectCode
 
 _WORTH_SPLITTING = 100e-6  # seconds of work; waking a thread costs about 20 microseconds
 _LARGEST = 2**31 - 1
-_C_TYPES = {
-    "ptr": ctypes.c_void_p, "i1": ctypes.c_uint8, "i8": ctypes.c_int8, "i16": ctypes.c_int16, "i32": ctypes.c_int32,
-    "i64": ctypes.c_int64, "float": ctypes.c_float, "double": ctypes.c_double,
-}  # fmt: skip
 _BUFFERS = threading.local()
 _POOL_LOCK = threading.Lock()
 _pool: tuple[int, ThreadPoolExecutor] | None = None
@@ -54,26 +50,53 @@ def _scratch(size: int) -> int:
     return address
 
 
+def default_threads() -> int:
+    """How many threads PyTorch itself would use."""
+    import torch
+
+    return torch.get_num_threads()
+
+
 class Kernel:
-    """A compiled kernel; ``launch`` runs it on a grid with raw arguments (addresses and numbers)."""
+    """A compiled kernel. It may be called from several threads at once.
+
+    Args:
+        code: its machine code; ``direct.load`` and Triton's ``kernel.warmup`` make it.
+    """
 
     def __init__(self, code: ObjectCode) -> None:
         self.code = code
         self._loaded = Loaded(code)
-        kinds = [_C_TYPES[kind.element if kind.element == "i1" else kind.register] for kind in code.arguments]
-        tail = [
-            ctypes.c_int64,
-            ctypes.c_int64,
-            ctypes.c_int32,
-            ctypes.c_int32,
-            ctypes.c_int32,
-            ctypes.c_void_p,
-        ]
-        self._call = ctypes.CFUNCTYPE(None, *kinds, *tail)(self._loaded.address)
-        self._seconds = 0.0  # of one program, measured at the last launch in one thread
+        self._run = self._loaded.call
+        self._scratch = code.scratch
+        self._seconds = 0.0  # of one program, measured at the last launch of several
+
+    def __call__(self, programs: int, *arguments: object) -> None:
+        """Run programs 0 to ``programs`` - 1 of a grid of one dimension: what ``launch`` does, at half the cost."""
+        if programs == 1:
+            scratch = _scratch(self._scratch) if self._scratch else 0
+            try:
+                failed = self._run(scratch, 0, 1, 1, 1, 1, *arguments)
+            except (TypeError, OverflowError) as error:
+                raise self._refusal(error, arguments) from None
+            if failed:
+                raise self._assertion(failed)
+        else:
+            self.launch((programs,), arguments, default_threads())
 
     def launch(self, grid: Sequence[int], arguments: Sequence[object], threads: int = 1) -> None:
-        """Run every program of the grid and return when all are done."""
+        """Run every program of the grid and return when all are done.
+
+        Args:
+            grid: one to three sizes.
+            arguments: in the order of the kernel's parameters, without its constants; for a pointer an address, or an
+                ndarray. The caller vouches for dtype, layout and size of what it points to.
+            threads: how many may work at once; fewer do if there is little to do.
+
+        Raises:
+            LaunchError: a grid or argument that the kernel cannot take; nothing ran.
+            TritonCpuError: a ``device_assert`` failed.
+        """
         x, y, z = (*grid, 1, 1)[:3]
         if not (0 < x <= _LARGEST and 0 < y <= _LARGEST and 0 < z <= _LARGEST):
             if min(x, y, z) == 0 and max(x, y, z) <= _LARGEST:
@@ -83,28 +106,34 @@ class Kernel:
             )
         count = x * y * z
         try:
-            if threads > 1 and count > 1 and self._seconds * count > _WORTH_SPLITTING:
-                self._split(count, (x, y, z), arguments, min(threads, count))
+            if threads == 1 or count == 1:
+                self._part(0, count, (x, y, z), arguments)
+                return
+            start = perf_counter()
+            if self._seconds * count > _WORTH_SPLITTING:
+                threads = min(threads, count)
+                self._split(count, (x, y, z), arguments, threads)
             else:
-                start = perf_counter()
-                self._run(0, count, (x, y, z), arguments)
-                self._seconds = (perf_counter() - start) / count
-        except ctypes.ArgumentError as error:
-            kinds = ", ".join(map(str, self.code.arguments))
-            raise LaunchError(f"kernel {self.code.name}: {error}; it takes ({kinds})") from None
+                threads = 1
+                self._part(0, count, (x, y, z), arguments)
+            self._seconds = (perf_counter() - start) * threads / count
+        except (TypeError, OverflowError) as error:
+            raise self._refusal(error, arguments) from None
 
-    def _run(self, first: int, last: int, grid: tuple[int, int, int], arguments: Sequence[object]) -> None:
-        scratch = _scratch(self.code.scratch)
-        if not self.code.assertions:
-            self._call(*arguments, first, last, *grid, scratch)
-            return
-        status = ctypes.c_int64.from_address(scratch)
-        status.value = 0
-        self._call(*arguments, first, last, *grid, scratch)
-        if status.value:
-            raise TritonCpuError(
-                f"kernel {self.code.name}: device_assert failed at {self.code.assertions[status.value - 1]}"
-            )
+    def _part(self, first: int, last: int, grid: tuple[int, int, int], arguments: Sequence[object]) -> None:
+        scratch = _scratch(self._scratch) if self._scratch else 0
+        if failed := self._run(scratch, first, last, *grid, *arguments):
+            raise self._assertion(failed)
+
+    def _assertion(self, number: int) -> TritonCpuError:
+        return TritonCpuError(
+            f"kernel {self.code.name}: device_assert failed at {self.code.assertions[number - 1]}"
+        )
+
+    def _refusal(self, error: Exception, arguments: Sequence[object]) -> LaunchError:
+        kinds = ", ".join(map(str, self.code.arguments))
+        given = ", ".join(type(argument).__name__ for argument in arguments)
+        return LaunchError(f"kernel {self.code.name}: {error}; it takes ({kinds}) and was given ({given})")
 
     def _split(
         self, count: int, grid: tuple[int, int, int], arguments: Sequence[object], threads: int
@@ -113,10 +142,10 @@ class Kernel:
         bounds = [count * i // threads for i in range(threads + 1)]
         pool = _workers(threads - 1)
         waiting = [
-            pool.submit(self._run, bounds[i], bounds[i + 1], grid, arguments) for i in range(1, threads)
+            pool.submit(self._part, bounds[i], bounds[i + 1], grid, arguments) for i in range(1, threads)
         ]
         try:
-            self._run(0, bounds[1], grid, arguments)
+            self._part(0, bounds[1], grid, arguments)
         finally:
             for future in waiting:
                 future.exception()  # every thread is done with the memory before anyone goes on

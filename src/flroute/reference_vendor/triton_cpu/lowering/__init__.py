@@ -82,7 +82,8 @@ def lower(function: Function) -> Lowered:
             "",
         ]
     )
-    return Lowered(function.name, types, text, size, tuple(low.assertions))
+    needed = bool(low.assertions) or len(low.buffers) > 1  # the first is for assertions alone
+    return Lowered(function.name, types, text, size if needed else 0, tuple(low.assertions))
 
 
 _COORDINATES = [f"%program{axis}" for axis in range(3)] + [f"%programs{axis}" for axis in range(3)]
@@ -118,7 +119,7 @@ def _entry(name: str, types: tuple[Type, ...], names: list[str], offsets: list[i
     given += [f"i32 {coordinate}" for coordinate in _COORDINATES]
     given += [f"ptr %buffer{i}" for i in range(len(offsets))]
     return [
-        f'define void @"{name}"({", ".join(parameters)}) nounwind {{',
+        f'define internal void @"{name}"({", ".join(parameters)}) nounwind {{',
         "entry:",
         *(
             f"  {n}b = trunc i8 {n} to i1"

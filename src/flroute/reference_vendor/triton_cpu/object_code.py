@@ -1,0 +1,90 @@
+"""Machine code: how it is kept on disk, what it depends on, and how it is loaded. Imports nothing of the compiler."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from flroute.reference_vendor.triton_cpu.python_entry import HEAD, as_builtin, entry_name, resolve_symbols
+from flroute.reference_vendor.triton_cpu.types import Type
+
+LOCK = threading.Lock()  # LLVM's global context is shared
+
+
+@dataclass(frozen=True)
+class ObjectCode:
+    """A compiled kernel as it is kept on disk."""
+
+    name: str
+    arguments: tuple[Type, ...]
+    scratch: int
+    assertions: tuple[str, ...]
+    object: bytes
+
+    def to_bytes(self) -> bytes:
+        """A length, a JSON header of that length, and the object file."""
+        types = [[kind.element, kind.pointee] for kind in self.arguments]
+        header = json.dumps(
+            {"name": self.name, "arguments": types, "scratch": self.scratch, "assertions": self.assertions}
+        ).encode()
+        return len(header).to_bytes(4, "little") + header + self.object
+
+    @staticmethod
+    def from_bytes(data: bytes) -> ObjectCode:
+        """The reverse of ``to_bytes``."""
+        end = 4 + int.from_bytes(data[:4], "little")
+        header = json.loads(data[4:end])
+        types = tuple(Type((), element, pointee) for element, pointee in header["arguments"])
+        return ObjectCode(header["name"], types, header["scratch"], tuple(header["assertions"]), data[end:])
+
+
+@cache
+def _initialize() -> None:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+@cache
+def host() -> tuple[str, str]:
+    """This CPU's name and features, as LLVM calls them."""
+    return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+
+
+@cache
+def version() -> str:
+    """A digest of all that machine code depends on but the kernel: this compiler's source, LLVM, the CPU, Python's objects."""
+    digest = hashlib.sha256(repr((llvmlite.__version__, host(), HEAD)).encode())
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def machine() -> llvm.TargetMachine:
+    """A code generator for this CPU, of the caller's own."""
+    _initialize()
+    cpu, features = host()
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=cpu, features=features, opt=3, jit=True
+    )
+
+
+class Loaded:
+    """Machine code in memory; ``call`` is its entry for Python, to be used only as long as this object lives."""
+
+    def __init__(self, code: ObjectCode) -> None:
+        resolve_symbols()
+        with LOCK:
+            empty = llvm.parse_assembly("")
+            self._engine = llvm.create_mcjit_compiler(empty, machine())
+            self._engine.add_object_file(llvm.ObjectFileRef.from_data(code.object))
+            self._engine.finalize_object()
+            address = self._engine.get_function_address(entry_name(code.name))
+        self.call, self._definition = as_builtin(address, code.name)
+        self.code = code

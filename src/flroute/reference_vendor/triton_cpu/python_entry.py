@@ -1,0 +1,190 @@
+"""A kernel as a built-in function: LLVM IR that unpacks Python objects, and the function object made of it.
+
+``ctypes`` takes a microsecond to pass ten arguments, as long as a small kernel runs. Here the conversions are compiled with
+the kernel, as numba does it, and use nothing but CPython's stable interface and the place of an ndarray's first field.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from flroute.reference_vendor.triton_cpu.types import Type
+
+HEAD = object.__basicsize__  # bytes at the start of every object; its type comes last in them
+_METH_FASTCALL = 0x0080
+_PYTHON = {  # functions of CPython's stable interface: result, parameters
+    "PyErr_BadArgument": ("i32", ""),
+    "PyErr_Occurred": ("ptr", ""),
+    "PyEval_RestoreThread": ("void", "ptr"),
+    "PyEval_SaveThread": ("ptr", ""),
+    "PyFloat_AsDouble": ("double", "ptr"),
+    "PyLong_AsLongLong": ("i64", "ptr"),
+    "PyLong_AsLongLongAndOverflow": ("i64", "ptr, ptr"),
+    "PyLong_AsUnsignedLongLong": ("i64", "ptr"),
+    "PyLong_AsUnsignedLongLongMask": ("i64", "ptr"),
+    "PyLong_FromLongLong": ("ptr", "i64"),
+}
+_LEADING = ("scratch", "first", "last", "programs0", "programs1", "programs2")
+
+
+def entry_name(kernel: str) -> str:
+    """The symbol of a kernel's entry for Python."""
+    return f"{kernel}.python"
+
+
+def python_entry(kernel: str, arguments: Sequence[Type], *, asserts: bool) -> str:
+    """LLVM IR of ``(scratch, first, last, programs0, programs1, programs2, *arguments) -> status``.
+
+    Pointers are addresses or ndarrays, whose first element is meant. The interpreter's lock is released while programs
+    run. ``status`` is the number of the ``device_assert`` that failed last, 0 if none did.
+    """
+    out = _Body()
+    leading = [out.integer(i) for i in range(len(_LEADING))]
+    given = [out.argument(len(_LEADING) + i, kind) for i, kind in enumerate(arguments)]
+    scratch = out.op(f"inttoptr i64 {leading[0]} to ptr")
+    grid = [f"i32 {out.op(f'trunc i64 {size} to i32')}" for size in leading[3:]]
+    call = ", ".join([*given, f"i64 {leading[1]}", f"i64 {leading[2]}", *grid, f"ptr {scratch}"])
+    convert = "\n".join(out.lines)
+    count = len(_LEADING) + len(arguments)
+    return f"""
+{"".join(f"declare {result} @{name}({parameters})" + chr(10) for name, (result, parameters) in _PYTHON.items())}
+define ptr @"{entry_name(kernel)}"(ptr %array_type, ptr %objects, i64 %count) nounwind {{
+entry:
+  %overflow = alloca i32
+  %complete = icmp eq i64 %count, {count}
+  br i1 %complete, label %convert, label %refuse
+convert:
+{convert}
+  %raised = call ptr @PyErr_Occurred()
+  %sound = icmp eq ptr %raised, null
+  br i1 %sound, label %check, label %fail
+check:
+  br i1 {out.fits}, label %run, label %refuse
+run:
+  {f"store i64 0, ptr {scratch}" if asserts else ""}
+  %thread = call ptr @PyEval_SaveThread()
+  call void @"{kernel}"({call})
+  call void @PyEval_RestoreThread(ptr %thread)
+  %status = {f"load i64, ptr {scratch}" if asserts else "add i64 0, 0"}
+  %result = call ptr @PyLong_FromLongLong(i64 %status)
+  ret ptr %result
+refuse:
+  %ignored = call i32 @PyErr_BadArgument()
+  ret ptr null
+fail:
+  ret ptr null
+}}
+"""
+
+
+class _Body:
+    """Writes the conversions, straight-line code: an error is looked for once, at the end."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.fits = "true"  # a register: whether every integer so far fits its type
+
+    def op(self, text: str) -> str:
+        """Write an instruction; the register that holds its result."""
+        register = f"%r{len(self.lines)}"
+        self.lines.append(f"  {register} = {text}")
+        return register
+
+    def object(self, position: int) -> str:
+        """The object at a position among the arguments."""
+        slot = self.op(f"getelementptr inbounds ptr, ptr %objects, i64 {position}")
+        return self.op(f"load ptr, ptr {slot}")
+
+    def integer(self, position: int) -> str:
+        """An int from -2**63 to 2**63 - 1; beyond, Python raises."""
+        return self.op(f"call i64 @PyLong_AsLongLong(ptr {self.object(position)})")
+
+    def long(self, position: int) -> str:
+        """An int from -2**63 to 2**64 - 1, signed and unsigned alike; beyond, Python raises."""
+        item = self.object(position)
+        signed = self.op(f"call i64 @PyLong_AsLongLongAndOverflow(ptr {item}, ptr %overflow)")
+        beyond = self.op(f"icmp ne i32 {self.op('load i32, ptr %overflow')}, 0")
+        return self.either(
+            "i64", beyond, lambda: self.op(f"call i64 @PyLong_AsUnsignedLongLong(ptr {item})"), lambda: signed
+        )
+
+    def argument(self, position: int, kind: Type) -> str:
+        """An argument of the kernel's, with its type before it."""
+        if kind.element == "ptr":
+            return f"ptr {self.pointer(position)}"
+        if kind.is_float:
+            value = self.op(f"call double @PyFloat_AsDouble(ptr {self.object(position)})")
+            return f"{kind.register} {value if kind.register == 'double' else self.op(f'fptrunc double {value} to float')}"
+        if kind.bytes == 8:
+            return f"{kind.storage} {self.long(position)}"
+        value, bits = self.integer(position), 8 * kind.bytes
+        shifted = self.op(f"add i64 {value}, {1 << (bits - 1)}")
+        within = self.op(f"icmp ult i64 {shifted}, {(1 << bits) + (1 << (bits - 1))}")
+        self.fits = self.op(f"and i1 {self.fits}, {within}")
+        return f"{kind.storage} {self.op(f'trunc i64 {value} to {kind.storage}')}"
+
+    def pointer(self, position: int) -> str:
+        """An ndarray's data, or an int."""
+        item = self.object(position)
+        kind = self.field(item, HEAD - 8)
+        is_array = self.op(f"icmp eq ptr {kind}, %array_type")
+        return self.either("ptr", is_array, lambda: self.field(item, HEAD), lambda: self.address(item))
+
+    def field(self, item: str, offset: int) -> str:
+        """A pointer in an object."""
+        return self.op(f"load ptr, ptr {self.op(f'getelementptr inbounds i8, ptr {item}, i64 {offset}')}")
+
+    def address(self, item: str) -> str:
+        """An int as a pointer."""
+        return self.op(
+            f"inttoptr i64 {self.op(f'call i64 @PyLong_AsUnsignedLongLongMask(ptr {item})')} to ptr"
+        )
+
+    def either(self, llvm_type: str, condition: str, yes: Callable[[], str], no: Callable[[], str]) -> str:
+        """One of two values, of which only that one is computed."""
+        number = len(self.lines)
+        self.lines.append(f"  br i1 {condition}, label %yes{number}, label %no{number}")
+        values = []
+        for label, compute in ((f"yes{number}", yes), (f"no{number}", no)):
+            self.lines.append(f"{label}:")
+            values.append(f"[{compute()}, %{label}]")
+            self.lines.append(f"  br label %end{number}")
+        self.lines.append(f"end{number}:")
+        return self.op(f"phi {llvm_type} {', '.join(values)}")
+
+
+class _MethodDefinition(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+@cache
+def resolve_symbols() -> None:
+    """Tell LLVM where CPython's functions are, and make sure that an ndarray begins as the code above takes it to."""
+    for name in _PYTHON:
+        address = ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
+        llvm.add_symbol(name, address)
+    array = np.zeros(1)
+    kind, data = (ctypes.c_size_t.from_address(id(array) + place).value for place in (HEAD - 8, HEAD))
+    if (kind, data) != (id(np.ndarray), array.ctypes.data):
+        raise ImportError(
+            f"numpy {np.__version__}: an ndarray does not begin with its type and its data's address"
+        )
+
+
+def as_builtin(address: int, name: str) -> tuple[Callable[..., int], Any]:
+    """The entry at an address as a built-in function, and what must live as long as it does."""
+    definition = _MethodDefinition(name.encode(), address, _METH_FASTCALL, None)
+    prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    make = prototype(("PyCFunction_NewEx", ctypes.pythonapi))
+    return make(ctypes.addressof(definition), np.ndarray, None), definition
