@@ -17,6 +17,7 @@ from flroute.reference_vendor import (
     bessel,
     casting,
     comparison,
+    compiled,
     complex_numbers,
     convolution,
     creation,
@@ -150,7 +151,7 @@ def _device() -> DeviceFacts:
 
 
 def kernels() -> tuple[Kernel, ...]:
-    """Every kernel, those for half precision made of the others; last those for operands of several dtypes.
+    """Every kernel: compiled ones, those in numpy, those for half precision made of them; last those for several dtypes.
 
     Made of no other: random numbers are the host's own in each precision, no tensor says in which a new one is to be, and
     attention keeps its logarithms in float32.
@@ -160,6 +161,7 @@ def kernels() -> tuple[Kernel, ...]:
     one = [kernel for kernel in every if not promotes(kernel)]
     several = [kernel for kernel in every if promotes(kernel)]
     return (
+        *compiled.kernels(),
         *one,
         *in_float32(kernel for kernel in one if kernel not in apart),
         *several,

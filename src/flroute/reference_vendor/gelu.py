@@ -30,7 +30,7 @@ _LAST_SQUARE = 31.0
 _LINEAR, _CUBIC = 2 * sqrt(2 / pi), 2 * sqrt(2 / pi) * 0.044715
 
 
-_LARGEST_EXPONENT = 80.0  # exp of it is far from overflow, and 1 / (1 + exp) is 0 for all that it is added to
+_FAR = 10.0  # from here on the tanh formula's gradient is that of x or of 0, and exp does not overflow yet
 
 
 def _into_minus_logit(out: Array, x: Array) -> None:
@@ -96,20 +96,24 @@ def _add_density_and_scale(out: Array, gradient: Array, x: Array) -> None:
 
 
 def _tanh_slope(out: Array, gradient: Array, x: Array) -> None:
-    """s (1 + x a'(x) e s), where e = exp(-a(x)) and s = 1 / (1 + e); e s is 1 - s without its cancellation."""
-    slope = np.square(x)
-    _into_minus_tanh_logit(out, x)
-    e = np.minimum(out, filled(_LARGEST_EXPONENT, out))
-    np.exp(e, out=e)
+    """s (1 + x a'(x) e s), where e = exp(-a(x)) and s = 1 / (1 + e); e s is 1 - s without its cancellation.
+
+    Beyond +-10 it is 0 or 1, but for what x^3 would overflow to; of an infinity it is NaN, as on the host.
+    """
+    near = np.clip(x, -_FAR, _FAR)
+    _into_minus_tanh_logit(out, near)
+    e = np.exp(out)
     np.add(e, 1, out=out)
     np.divide(1, out, out=out)
+    slope = np.square(near)
     np.multiply(slope, 3 * _CUBIC, out=slope)
     np.add(slope, _LINEAR, out=slope)
-    np.multiply(slope, x, out=slope)
+    np.multiply(slope, near, out=slope)
     np.multiply(e, out, out=e)
     np.multiply(slope, e, out=slope)
     np.add(slope, 1, out=slope)
     np.multiply(out, slope, out=out)
+    np.add(out, np.subtract(x, x, out=slope), out=out)
     np.multiply(out, gradient, out=out)
 
 

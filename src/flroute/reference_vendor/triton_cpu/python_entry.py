@@ -69,7 +69,7 @@ check:
 run:
   {f"store i64 0, ptr {scratch}" if asserts else ""}
   %thread = call ptr @PyEval_SaveThread()
-  call void @"{kernel}"({call})
+  call void @"{kernel}.grid"({call})
   call void @PyEval_RestoreThread(ptr %thread)
   %status = {f"load i64, ptr {scratch}" if asserts else "add i64 0, 0"}
   %result = call ptr @PyLong_FromLongLong(i64 %status)

@@ -119,7 +119,7 @@ def _entry(name: str, types: tuple[Type, ...], names: list[str], offsets: list[i
     given += [f"i32 {coordinate}" for coordinate in _COORDINATES]
     given += [f"ptr %buffer{i}" for i in range(len(offsets))]
     return [
-        f'define internal void @"{name}"({", ".join(parameters)}) nounwind {{',
+        f'define internal void @"{name}.grid"({", ".join(parameters)}) nounwind {{',
         "entry:",
         *(
             f"  {n}b = trunc i8 {n} to i1"

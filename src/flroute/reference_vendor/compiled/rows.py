@@ -1,0 +1,79 @@
+"""Softmax and its logarithm along the last dimension: a row is read once, and what is made of it stays in the cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from flroute.reference_vendor.compiled.launch import Array, Source, block_of
+from flroute.reference_vendor.compiled.pointwise import ALL_FLOATS
+from flroute.reference_vendor.compiled.sizes import MIN_NUMEL
+from flroute.reference_vendor.memory import empty
+from flroute.vendor import kernel
+
+LONGEST_ROW = 1 << 16
+"""Elements of a row that is one block, with its intermediate results in a core's second-level cache."""
+_SOURCE = Source("rows", "common")
+
+
+def _by_rows(name: str, *operands: Array) -> Array:
+    """A new array, which kernel ``name`` fills row by row."""
+    first = operands[0]
+    out, width = empty(first.shape, first.dtype), first.shape[-1]
+    _SOURCE.launch(name, out.size // width, *operands, out, width, BLOCK=block_of(width))
+    return out
+
+
+def _rows(x: Any, dim: int) -> bool | str:
+    if x.ndim == 0 or dim not in (-1, x.ndim - 1):
+        return "not along the last dimension"
+    return 0 < x.shape[-1] <= LONGEST_ROW or f"rows of {x.shape[-1]} elements"
+
+
+def _of_one_dtype(x: Any, dim: int, half_to_float: bool) -> bool | str:
+    return "a result of another dtype" if half_to_float else _rows(x, dim)
+
+
+@kernel(
+    "aten::_softmax",
+    dtypes=ALL_FLOATS,
+    layouts=("contiguous",),
+    min_numel=MIN_NUMEL["softmax"],
+    when=_of_one_dtype,
+)
+def softmax(x: Array, dim: int, half_to_float: bool) -> Array:
+    return _by_rows("softmax", x)
+
+
+@kernel(
+    "aten::_log_softmax",
+    dtypes=ALL_FLOATS,
+    layouts=("contiguous",),
+    min_numel=MIN_NUMEL["softmax"],
+    when=_of_one_dtype,
+)
+def log_softmax(x: Array, dim: int, half_to_float: bool) -> Array:
+    return _by_rows("log_softmax", x)
+
+
+def _same_rows(gradient: Any, output: Any, dim: int, input_dtype: torch.dtype) -> bool | str:
+    if gradient.shape != output.shape or gradient.dtype is not input_dtype:
+        return "a gradient of another shape or dtype"
+    return _rows(output, dim)
+
+
+@kernel(
+    "aten::_softmax_backward_data", dtypes=ALL_FLOATS, layouts=("contiguous",),
+    min_numel=MIN_NUMEL["softmax_backward"], when=_same_rows,
+)  # fmt: skip
+def softmax_backward(gradient: Array, output: Array, dim: int, input_dtype: torch.dtype) -> Array:
+    return _by_rows("softmax_backward", gradient, output)
+
+
+@kernel(
+    "aten::_log_softmax_backward_data", dtypes=ALL_FLOATS, layouts=("contiguous",),
+    min_numel=MIN_NUMEL["softmax_backward"], when=_same_rows,
+)  # fmt: skip
+def log_softmax_backward(gradient: Array, output: Array, dim: int, input_dtype: torch.dtype) -> Array:
+    return _by_rows("log_softmax_backward", gradient, output)
