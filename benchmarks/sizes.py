@@ -37,6 +37,14 @@ def _rows(x: Any) -> Any:
     return x.reshape(-1, min(WIDTH, x.size))
 
 
+def _images(x: Any) -> Any:
+    return x.reshape(2, -1, 16)
+
+
+def _per_channel(x: Any) -> Any:
+    return x[: x.size // 32].copy()
+
+
 ARGUMENTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "gelu_backward": _two,
     "sigmoid_backward": _two,
@@ -53,6 +61,10 @@ ARGUMENTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "log_softmax_backward": lambda x: (_rows(x), _rows(x), -1, torch.float32),
     "sum_dim": lambda x: (_rows(x), [-1]),
     "mean_dim": lambda x: (_rows(x), [-1]),
+    "batch_norm": lambda x: (_images(x), _per_channel(x), _per_channel(x), None, None, True, 0.1, 1e-5),
+    "batch_norm_backward": lambda x: (
+        _images(x), _images(x), _per_channel(x), None, None, _per_channel(x), _per_channel(x), True, 1e-5, [True, True, True],
+    ),
     "layer_norm": lambda x: (_rows(x), [_rows(x).shape[1]], _rows(x)[0], _rows(x)[0], 1e-5),
     "layer_norm_backward": lambda x: (
         _rows(x), _rows(x), [_rows(x).shape[1]], _rows(x)[:, :1].copy(), _rows(x)[:, :1].copy(), _rows(x)[0], _rows(x)[0],

@@ -12,10 +12,10 @@ from flroute import reference_vendor
 from flroute.reference_vendor.support import fast
 from flroute.registry import broken_kernel_rule
 
+EVERY = reference_vendor.kernels()
 
-@pytest.mark.parametrize(
-    "kernel", reference_vendor.kernels(), ids=lambda kernel: f"{kernel.op} {kernel.name}"
-)
+
+@pytest.mark.parametrize("kernel", EVERY, ids=lambda kernel: f"{kernel.op} {kernel.name}")
 def test_every_kernel_keeps_the_rules(kernel: object) -> None:
     same_op = [other for other in EVERY if other.op == kernel.op and other is not kernel]  # type: ignore[attr-defined]
     assert broken_kernel_rule(kernel, same_op) is None

@@ -15,6 +15,6 @@ def kernels() -> tuple[Kernel, ...]:
     """Every compiled kernel; none where what compiles them is not installed."""
     if find_spec("llvmlite") is None or find_spec("triton") is None:
         return ()
-    from flroute.reference_vendor.compiled import normalization, pointwise, rows, sums
+    from flroute.reference_vendor.compiled import batch_normalization, normalization, pointwise, rows, sums
 
-    return collect_kernels(pointwise, rows, sums, normalization, implementation="triton")
+    return collect_kernels(pointwise, rows, sums, normalization, batch_normalization, implementation="triton")

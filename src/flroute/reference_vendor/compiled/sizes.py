@@ -11,5 +11,6 @@ MIN_NUMEL = {
     "add": 32, "mul": 32, "div": 32,
     "softmax": 128, "softmax_backward": 128,
     "sum_all": 64, "sum_dim": 4096, "mean_all": 32, "mean_dim": 32,
+    "batch_norm": 64, "batch_norm_backward": 64,
     "layer_norm": 32, "layer_norm_backward": 64,
 }  # fmt: skip

@@ -1,0 +1,136 @@
+"""Batch normalization and its gradients: sums and the last pass compiled, what is one number per channel in numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from flroute.reference_vendor.compiled.launch import Array, Source, block_of
+from flroute.reference_vendor.compiled.sizes import MIN_NUMEL
+from flroute.reference_vendor.memory import empty
+from flroute.vendor import kernel
+
+FLOATS = ("float32", "float64")
+SHORTEST = 16
+"""Positions of a channel from which on a program per channel is faster than numpy."""
+_SOURCE = Source("batch_normalization", "common")
+
+
+def _fits(x: Any) -> bool | str:
+    if x.ndim < 3 or x.numel() == 0:
+        return "not (samples, channels, positions)"
+    width = prod(x.shape[2:])
+    return width >= SHORTEST or f"{width} positions in a channel"
+
+
+def _may_normalize(
+    x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, *_: Any
+) -> bool | str:
+    return _fits(x) if training or running_mean is not None else "no statistics"
+
+
+def _may_differentiate(
+    gradient: Any,
+    x: Any,
+    weight: Any,
+    running_mean: Any,
+    running_var: Any,
+    save_mean: Any,
+    save_invstd: Any,
+    train: bool,
+    *_: Any,
+) -> bool | str:
+    mean, rstd = (save_mean, save_invstd) if train else (running_mean, running_var)
+    if gradient.shape != x.shape or mean is None or rstd is None:
+        return "no gradient or statistics of this shape"
+    return _fits(x)
+
+
+def _kernel(*ops: str, name: str, when: Callable[..., bool | str]) -> Callable[..., Any]:
+    return kernel(*ops, dtypes=FLOATS, layouts=("contiguous",), min_numel=MIN_NUMEL[name], when=when)
+
+
+def _geometry(x: Array) -> tuple[int, int, int, int]:
+    """Samples, channels, positions, and the block they are taken in."""
+    width = prod(x.shape[2:])
+    return x.shape[0], x.shape[1], width, min(block_of(width), 1024)
+
+
+@_kernel("aten::native_batch_norm", "aten::_native_batch_norm_legit", name="batch_norm", when=_may_normalize)
+def batch_norm(
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    running_mean: Array | None,
+    running_var: Array | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Array, Array, Array]:
+    samples, channels, width, block = _geometry(x)
+    if training:
+        mean, variance = np.empty(channels), np.empty(channels)
+        _SOURCE.launch("statistics", channels, x, mean, variance, samples, channels, width, BLOCK=block)
+        count = samples * width
+        _update(running_mean, mean, momentum)
+        with np.errstate(
+            divide="ignore", invalid="ignore"
+        ):  # the variance of one element is NaN, as on the host
+            _update(running_var, variance * np.true_divide(count, count - 1), momentum)
+    else:
+        mean, variance = np.float64(running_mean), np.float64(running_var)  # type: ignore[assignment]
+    rstd = 1 / np.sqrt(variance + eps)
+    centre, scale = mean.astype(x.dtype), (rstd if weight is None else rstd * weight).astype(x.dtype)
+    out = empty(x.shape, x.dtype)
+    _SOURCE.launch(
+        "normalize", samples * channels, x, centre, scale, scale if bias is None else bias, out, channels, width,
+        BIAS=bias is not None, BLOCK=block,
+    )  # fmt: skip
+    nothing = np.empty(0, x.dtype)
+    return (out, centre, rstd.astype(x.dtype)) if training else (out, nothing, nothing.copy())
+
+
+def _update(running: Array | None, batch: Array, momentum: float) -> None:
+    """Move a running statistic towards the batch's, in place."""
+    if running is not None:
+        running[...] = (1 - momentum) * running.astype(np.float64) + momentum * batch
+
+
+@_kernel("aten::native_batch_norm_backward", name="batch_norm_backward", when=_may_differentiate)
+def batch_norm_backward(
+    gradient: Array,
+    x: Array,
+    weight: Array | None,
+    running_mean: Array | None,
+    running_var: Array | None,
+    save_mean: Array | None,
+    save_invstd: Array | None,
+    train: bool,
+    eps: float,
+    output_mask: Sequence[bool],
+) -> tuple[Array | None, Array | None, Array | None]:
+    """With u = (x - mean) rstd, a channel's gradient is weight rstd (g - mean(g) - u mean(g u))."""
+    samples, channels, width, block = _geometry(x)
+    mean: Any = save_mean if train else running_mean
+    rstd: Any = np.float64(save_invstd) if train else 1 / np.sqrt(np.float64(running_var) + eps)
+    total, products = np.empty(channels), np.empty(channels)
+    _SOURCE.launch(
+        "sums", channels, gradient, x, mean, total, products, samples, channels, width, BLOCK=block
+    )
+    for_input = None
+    if output_mask[0]:
+        scale, count = rstd if weight is None else rstd * weight, samples * width
+        factors = (scale, total * scale / count, products * rstd * rstd * scale / count)
+        for_input = empty(x.shape, x.dtype)
+        _SOURCE.launch(
+            "differentiate", samples * channels, gradient, x, mean, *(f.astype(x.dtype) for f in factors), for_input,
+            channels, width, TRAIN=train, BLOCK=block,
+        )  # fmt: skip
+    return (
+        for_input,
+        (products * rstd).astype(x.dtype) if output_mask[1] else None,
+        total.astype(x.dtype) if output_mask[2] else None,
+    )
