@@ -41,7 +41,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The key up to its last hyphen: what was compiled."""
+        """What was compiled: the key up to its last hyphen."""
         return self.key.rpartition("-")[0] or self.key
 
 
@@ -189,6 +189,20 @@ class DiskCache:
 def _remove(path: Path) -> None:
     with suppress(OSError):  # gone already, or not ours to remove: the limit is then kept by whoever can
         path.unlink()
+
+
+def entry_key(name: str, digest: str) -> str:
+    """A key for what ``name`` names and ``digest`` tells from others of that name.
+
+    Args:
+        name: any text; ``flroute cache`` groups entries by it.
+        digest: hexadecimal digits or the like.
+
+    Example:
+        >>> entry_key("Kernels.softmax<4>", "1f0e")
+        'Kernels_softmax_4_-1f0e'
+    """
+    return f"{re.sub(r'[^0-9A-Za-z_]', '_', name)[:100] or '_'}-{digest}"
 
 
 def disk_cache() -> DiskCache:

@@ -29,7 +29,7 @@ from flroute.device.host_memory import HostMemory
 from flroute.device.memory import DeviceArray, DeviceFacts, Memory
 from flroute.device.pool import CachingPool
 from flroute.device.tensors import host_address
-from flroute.disk_cache import DiskCache, disk_cache
+from flroute.disk_cache import DiskCache, disk_cache, entry_key
 from flroute.errors import Unsupported
 from flroute.hookspecs import hookimpl
 from flroute.kernels import Kernel, collect_kernels, kernel
@@ -48,6 +48,7 @@ __all__ = [
     "Vendor",
     "collect_kernels",
     "disk_cache",
+    "entry_key",
     "hookimpl",
     "host_address",
     "host_fallback",

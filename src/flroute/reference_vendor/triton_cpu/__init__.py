@@ -5,7 +5,8 @@
 
 Files, in the order in which a kernel passes them: ``ttir`` (reads Triton's tensor IR), ``plan`` (what is kept in memory),
 ``lowering`` (fused loops in LLVM IR; ``emit`` writes the text, ``vector_math`` brings exp and its like), ``compiler``
-(machine code), ``launcher`` (threads and scratch memory), ``driver`` (what Triton sees). Only ``driver`` imports Triton.
+(machine code), ``launcher`` (threads and scratch memory), ``backend``, ``driver`` and ``scope`` (what Triton sees),
+``direct`` (kernels without Triton, from the cache on disk). The last but one group and ``front_end`` import Triton.
 What cannot be compiled is refused with the op and the kernel's line, never computed approximately.
 """
 
@@ -22,7 +23,7 @@ from flroute.reference_vendor.triton_cpu.errors import (
 )
 
 if TYPE_CHECKING:
-    from flroute.reference_vendor.triton_cpu.driver import active
+    from flroute.reference_vendor.triton_cpu.scope import active
 
 __all__ = [
     "LaunchError",
@@ -37,7 +38,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Triton takes most of a second to import, so it is imported by whoever needs it."""
     if name == "active":
-        from flroute.reference_vendor.triton_cpu import driver
+        from flroute.reference_vendor.triton_cpu import scope
 
-        return driver.active
+        return scope.active
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

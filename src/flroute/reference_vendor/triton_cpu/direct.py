@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from flroute.reference_vendor.triton_cpu.errors import VersionError
 from flroute.reference_vendor.triton_cpu.launcher import Kernel
-from flroute.reference_vendor.triton_cpu.object_code import ObjectCode, version
-from flroute.vendor import disk_cache
+from flroute.reference_vendor.triton_cpu.object_code import ObjectCode, triton_version, version
+from flroute.vendor import disk_cache, entry_key
 
 Constant = bool | int | float | str | None
 
@@ -88,18 +86,10 @@ def _key(
         raise ValueError(
             f"kernel {kernel!r}: a constant is neither number, bool, string nor None: {error}"
         ) from None
-    digest = hashlib.sha256(f"{version()} {_triton_version()} {asked}".encode())
+    digest = hashlib.sha256(f"{version()} {triton_version()} {asked}".encode())
     for file in files:
         digest.update(hashlib.sha256(file.read_bytes()).digest())
-    name = re.sub(r"\W", "_", kernel.partition(":")[2], flags=re.ASCII)[:100]
-    return f"{name}-{digest.hexdigest()}"
-
-
-@cache
-def _triton_version() -> str:
-    """What tells one Triton from another, without importing it: the text of its package's first file, which names it."""
-    spec = find_spec("triton")
-    return Path(spec.origin).read_text(encoding="utf-8") if spec is not None and spec.origin else ""
+    return entry_key(kernel.partition(":")[2], digest.hexdigest())
 
 
 def _compile(

@@ -1,139 +1,21 @@
-"""Triton's back end and driver for this CPU, and the scope in which Triton sees them.
-
-Triton asks one process-wide object for its one active driver. Inside ``active()``, and in that thread alone, the answer is
-this driver; outside, and for every other thread, it is what it always was, so that a GPU's kernels never notice.
-"""
+"""What Triton sees of this CPU when it launches a kernel: a driver, and a launcher for each kernel."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from time import perf_counter
-from types import ModuleType
 from typing import Any
 
-import triton
-from triton import backends
-from triton._C.libtriton import ir, passes
-from triton.backends.compiler import BaseBackend, GPUTarget, Language
+from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
-from triton.language.extra.cuda import libdevice
-from triton.runtime.driver import DriverConfig
-from triton.runtime.driver import driver as triton_drivers
 
-from flroute.reference_vendor.triton_cpu.compiler import compile_ttir
+from flroute.reference_vendor.triton_cpu.backend import BACKEND, REFUSED, TARGET
 from flroute.reference_vendor.triton_cpu.devices import ADDRESS
-from flroute.reference_vendor.triton_cpu.errors import LaunchError, UnsupportedKernelError, VersionError
+from flroute.reference_vendor.triton_cpu.errors import LaunchError, UnsupportedKernelError
 from flroute.reference_vendor.triton_cpu.launcher import Kernel, default_threads
-from flroute.reference_vendor.triton_cpu.object_code import ObjectCode, version
-
-TESTED = ("3.9",)  # Triton's minor releases whose text format the reader is tested with
-BACKEND = "flroute_cpu"
-REFUSED = b"refused "
-TARGET = GPUTarget(BACKEND, "host", 1)
-
-if ".".join(triton.__version__.split(".")[:2]) not in TESTED:
-    raise VersionError(
-        f"Triton {triton.__version__} is installed; kernels are compiled for the CPU with {', '.join(TESTED)}, "
-        "since the text of its tensor IR changes between releases"
-    )
-
-
-@dataclass(frozen=True)
-class Options:
-    """What Triton's front end reads of a target; the numbers of warps and stages have no meaning here."""
-
-    num_warps: int = 1
-    num_ctas: int = 1
-    num_stages: int = 1
-    warp_size: int = 1
-    enable_fp_fusion: bool = True
-    launch_cooperative_grid: bool = False
-    launch_pdl: bool = False
-    extern_libs: None = None
-    debug: bool = False
-    sanitize_overflow: bool = False
-    arch: str = "host"
-    supported_fp8_dtypes: tuple[str, ...] = ()
-    deprecated_fp8_dot_operand_dtypes: tuple[str, ...] = ()
-    default_dot_input_precision: str = "ieee"
-    allowed_dot_input_precisions: tuple[str, ...] = ("ieee", "tf32", "tf32x3", "bf16x3", "bf16x6")
-    max_num_imprecise_acc_default: int = 0
-    backend_name: str = BACKEND
-    instrumentation_mode: str = ""
-    fpsan_homomorphic_casts: bool = False
-    ir_override: str | None = None
-    shared: int = 0
-    maxnreg: int | None = None
-
-    def hash(self) -> str:
-        return hashlib.sha256(repr(self).encode()).hexdigest()
-
-
-class Backend(BaseBackend):  # type: ignore[misc]
-    """Triton's compilation stages: its tensor IR, then machine code."""
-
-    binary_ext = "obj"
-
-    @staticmethod
-    def supports_target(target: GPUTarget) -> bool:
-        return bool(target.backend == BACKEND)
-
-    def hash(self) -> str:
-        return version()
-
-    def parse_options(self, options: Mapping[str, Any]) -> Options:
-        return Options(
-            **{name: value for name, value in options.items() if name in Options.__dataclass_fields__}
-        )
-
-    def pack_metadata(self, metadata: object) -> tuple[()]:
-        return ()
-
-    def get_codegen_implementation(self, options: Options) -> dict[str, Callable[..., Any]]:
-        return {"min_dot_size": lambda *_: (1, 1, 1), "convert_custom_types": lambda *_, **__: None}
-
-    def get_module_map(self) -> dict[str, ModuleType]:
-        return {"triton.language.extra.libdevice": libdevice}
-
-    def load_dialects(self, context: object) -> None:
-        """Triton's own dialects are enough."""
-
-    def add_stages(self, stages: dict[str, Callable[..., Any]], options: Options, language: Language) -> None:
-        stages["ttir"] = lambda source, _: optimize(source)
-        stages["obj"] = make_object
-
-
-def optimize(module: Any) -> Any:
-    manager = ir.pass_manager(module.context)
-    passes.common.add_inliner(manager)
-    passes.ttir.add_rewrite_tensor_descriptor_to_pointer(manager)
-    passes.common.add_canonicalizer(manager)
-    passes.ttir.add_combine(manager)
-    passes.ttir.add_reorder_broadcast(manager)
-    passes.common.add_cse(manager)
-    passes.ttir.add_triton_licm(manager)
-    passes.common.add_symbol_dce(manager)
-    manager.run(module, "make_ttir")
-    return module
-
-
-def make_object(module: Any, metadata: dict[str, Any]) -> bytes:
-    """Machine code, or why there is none.
-
-    The error is raised when the kernel is loaded, by when Triton holds no module any more: a traceback that kept a module
-    and its context alive could have both collected at once, in the wrong order.
-    """
-    metadata.update(name=module.get_entry_func_name(), shared=0)
-    try:
-        return compile_ttir(str(module)).to_bytes()
-    except UnsupportedKernelError as error:
-        return REFUSED + json.dumps([error.op, error.why, error.location]).encode()
+from flroute.reference_vendor.triton_cpu.object_code import ObjectCode
 
 
 class _Utilities:
@@ -292,39 +174,3 @@ def benchmark(call: Callable[[], object], *, quantiles: Sequence[float] = (0.5,)
         times.append((perf_counter() - start) * 1e3)
     times.sort()
     return [times[min(int(q * len(times)), len(times) - 1)] for q in quantiles]
-
-
-_SCOPE = threading.local()
-_LOCK = threading.Lock()
-_open = 0
-
-
-class _ScopedDrivers(DriverConfig):  # type: ignore[misc]
-    """Triton's own registry of drivers, but for threads inside ``active()``."""
-
-    @property
-    def active(self) -> DriverBase:
-        mine: Driver | None = getattr(_SCOPE, "driver", None)
-        return super().active if mine is None else mine
-
-
-@contextmanager
-def active() -> Iterator[None]:
-    """In this thread, Triton compiles for and launches on this CPU. Scopes nest."""
-    global _open
-    with _LOCK:
-        _open += 1
-        if _open == 1:
-            backends.backends[BACKEND] = backends.Backend(compiler=Backend, driver=Driver)
-            triton_drivers.__class__ = _ScopedDrivers
-    outer = getattr(_SCOPE, "driver", None)
-    _SCOPE.driver = Driver()
-    try:
-        yield
-    finally:
-        _SCOPE.driver = outer
-        with _LOCK:
-            _open -= 1
-            if _open == 0:
-                triton_drivers.__class__ = DriverConfig
-                del backends.backends[BACKEND]

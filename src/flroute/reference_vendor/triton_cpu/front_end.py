@@ -13,7 +13,8 @@ from triton._C.libtriton import ir
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from flroute.reference_vendor.triton_cpu.driver import TARGET, Backend, Options, active, optimize
+from flroute.reference_vendor.triton_cpu.backend import TARGET, Backend, Options, optimize
+from flroute.reference_vendor.triton_cpu.scope import active
 
 _TYPE = re.compile(r"\*?(i1|[iu](8|16|32|64)|fp(16|32|64)|bf16)")
 

@@ -7,6 +7,7 @@ import json
 import threading
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import llvmlite
@@ -64,6 +65,13 @@ def version() -> str:
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+@cache
+def triton_version() -> str:
+    """What tells one Triton from another, without importing it: the text of its first file, which says the version."""
+    spec = find_spec("triton")
+    return Path(spec.origin).read_text(encoding="utf-8") if spec is not None and spec.origin else ""
 
 
 def machine() -> llvm.TargetMachine:
