@@ -136,6 +136,31 @@ def test_scopes_of_two_threads_end_in_any_order(before: tuple[object, ...]) -> N
     assert_as_before(before)
 
 
+def test_a_child_forked_beside_another_threads_scope(before: tuple[object, ...]) -> None:
+    opened, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with triton_cpu.active():
+            opened.set()
+            ended.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    opened.wait()
+    process = os.fork()
+    if process == 0:
+        code = 1
+        try:
+            assert_as_before(before)
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    ended.set()
+    thread.join()
+    assert_as_before(before)
+
+
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_forked_child_is_where_its_parent_was(inside: bool, before: tuple[object, ...]) -> None:
     def child() -> int:

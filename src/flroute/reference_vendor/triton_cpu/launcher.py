@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
@@ -17,6 +18,7 @@ from flroute.reference_vendor.triton_cpu.errors import LaunchError, TritonCpuErr
 from flroute.reference_vendor.triton_cpu.object_code import Loaded, ObjectCode
 
 _WORTH_SPLITTING = 100e-6  # seconds of work; waking a thread costs about 20 microseconds
+_PIECES = 4  # of the grid for each thread
 _LARGEST = 2**31 - 1
 _BUFFERS = threading.local()
 _POOL_LOCK = threading.Lock()
@@ -27,9 +29,12 @@ def _forget_pool() -> None:
     """A forked child has none of its parent's threads."""
     global _pool
     _pool = None
+    _POOL_LOCK.release()
 
 
-os.register_at_fork(after_in_child=_forget_pool)
+os.register_at_fork(
+    before=_POOL_LOCK.acquire, after_in_parent=_POOL_LOCK.release, after_in_child=_forget_pool
+)
 
 
 def _workers(threads: int) -> ThreadPoolExecutor:
@@ -138,16 +143,26 @@ class Kernel:
     def _split(
         self, count: int, grid: tuple[int, int, int], arguments: Sequence[object], threads: int
     ) -> None:
-        """Equal runs of programs, one for each thread; the caller's thread takes the first."""
-        bounds = [count * i // threads for i in range(threads + 1)]
+        """Runs of programs, taken one after another by whoever is free: a thread that wakes late holds nobody up."""
+        pieces = min(count, threads * _PIECES)
+        left = deque((count * i // pieces, count * (i + 1) // pieces) for i in range(pieces))
+
+        def work() -> None:
+            while True:
+                try:
+                    first, last = left.popleft()
+                except IndexError:
+                    return
+                self._part(first, last, grid, arguments)
+
         pool = _workers(threads - 1)
-        waiting = [
-            pool.submit(self._part, bounds[i], bounds[i + 1], grid, arguments) for i in range(1, threads)
-        ]
+        waiting = [pool.submit(work) for _ in range(threads - 1)]
         try:
-            self._part(0, bounds[1], grid, arguments)
+            work()
         finally:
-            for future in waiting:
+            left.clear()
+            begun = [future for future in waiting if not future.cancel()]
+            for future in begun:
                 future.exception()  # every thread is done with the memory before anyone goes on
-        for future in waiting:
+        for future in begun:
             future.result()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +18,7 @@ from flroute.reference_vendor.triton_cpu.python_entry import HEAD, as_builtin, e
 from flroute.reference_vendor.triton_cpu.types import Type
 
 LOCK = threading.Lock()  # LLVM's global context is shared
+os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release)
 
 
 @dataclass(frozen=True)

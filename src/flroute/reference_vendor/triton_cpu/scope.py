@@ -7,6 +7,7 @@ holds for where Triton keeps compiled kernels, and for the key that it keeps the
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,12 +27,29 @@ from flroute.reference_vendor.triton_cpu.object_code import triton_version
 
 _SCOPE = threading.local()
 _LOCK = threading.Lock()
-_open = 0
+_DRIVER = Driver()
+_open = 0  # scopes, of all threads
+
+
+def _forget_other_threads() -> None:
+    """A forked child has only the thread that forked, and that one's scopes."""
+    others = _open - _depth()
+    _LOCK.release()
+    for _ in range(others):
+        _leave()
+
+
+os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_forget_other_threads)
+
+
+def _depth() -> int:
+    """How many scopes this thread is in."""
+    return getattr(_SCOPE, "depth", 0)
 
 
 def is_active() -> bool:
     """Whether this thread is inside ``active()``."""
-    return getattr(_SCOPE, "driver", None) is not None
+    return _depth() > 0
 
 
 class _ScopedDrivers(DriverConfig):  # type: ignore[misc]
@@ -39,7 +57,7 @@ class _ScopedDrivers(DriverConfig):  # type: ignore[misc]
 
     @property
     def active(self) -> DriverBase:
-        return _SCOPE.driver if is_active() else super().active
+        return _DRIVER if is_active() else super().active
 
 
 class _ScopedFiles(FileCacheManager):  # type: ignore[misc]
@@ -73,12 +91,11 @@ def active() -> Iterator[None]:
         tensor([-1., -1., -1.])
     """
     _enter()
-    outer = getattr(_SCOPE, "driver", None)
-    _SCOPE.driver = Driver()
+    _SCOPE.depth = _depth() + 1
     try:
         yield
     finally:
-        _SCOPE.driver = outer
+        _SCOPE.depth -= 1
         _leave()
 
 

@@ -1,0 +1,218 @@
+"""Launches from many threads, and one launch split over several."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import triton
+import triton.language as tl
+
+from flroute.reference_vendor.triton_cpu import TritonCpuError, direct, launcher
+from flroute.reference_vendor.triton_cpu.launcher import Kernel
+
+WIDTH = 64
+
+
+@triton.jit
+def add(x, y, out, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i) + tl.load(y + i))
+
+
+@triton.jit
+def softmax(x, y, out, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    e = tl.exp(tl.load(x + i) - tl.max(tl.load(x + i), 0))
+    tl.store(out + i, e / tl.sum(e, 0))
+
+
+@triton.jit
+def sums(x, y, out, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.cumsum(tl.load(x + i), 0))
+
+
+@triton.jit
+def outer(x, y, out, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.sum(tl.load(x + i)[:, None] * tl.load(y + i)[None, :], 1))
+
+
+@triton.jit
+def ordered(x, y, out, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.sort(tl.load(x + i)))
+
+
+def load(name: str) -> Kernel:
+    return direct.load(f"{__name__}:{name}", dict.fromkeys(("x", "y", "out"), "*fp32"), {"BLOCK": WIDTH})
+
+
+@pytest.fixture(autouse=True)
+def _scratch_is_not_overrun() -> None:
+    """In place of memory for each launch, which other tests have: here it is the threads' own."""
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, Kernel]:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    return {name: load(name) for name in ("add", "softmax", "sums", "outer", "ordered")}
+
+
+def numbers(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    x, y = np.random.default_rng(rows).standard_normal((2, rows, WIDTH)).astype(np.float32)
+    return x, y
+
+
+def in_threads(count: int, work: Callable[[int], None]) -> None:
+    failures: list[BaseException] = []
+
+    def guarded(seed: int) -> None:
+        try:
+            work(seed)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(seed,)) for seed in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+
+
+def test_ten_thousand_launches_of_five_kernels_from_four_threads(
+    kernels: dict[str, Kernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of them are split over two threads more."""
+    monkeypatch.setattr(launcher, "_WORTH_SPLITTING", 0.0)
+    x, y = numbers(8)
+    expected = {}
+    for name, kernel in kernels.items():
+        expected[name] = np.empty_like(x)
+        kernel.launch((8,), (x, y, expected[name]))
+    assert np.allclose(expected["softmax"].sum(1), 1)
+    assert np.array_equal(expected["ordered"], np.sort(x, 1))
+    assert np.allclose(expected["outer"], x * y.sum(1, keepdims=True), atol=1e-4)
+
+    def work(seed: int) -> None:
+        names = list(kernels)
+        outs = {name: np.empty_like(x) for name in names}
+        for turn in range(2500):
+            name = names[(turn + seed) % 5]
+            outs[name].fill(np.nan)
+            kernels[name].launch((8,), (x, y, outs[name]), threads=1 + 2 * (turn % 2))
+            assert np.array_equal(outs[name], expected[name]), (name, turn)
+
+    in_threads(4, work)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 1000])
+def test_results_do_not_depend_on_the_number_of_threads(
+    kernels: dict[str, Kernel], rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "_WORTH_SPLITTING", 0.0)
+    x, y = numbers(rows)
+    for name, kernel in kernels.items():
+        outs = []
+        for threads in (1, 2, 2, 5):
+            outs.append(np.full_like(x, np.nan))
+            kernel.launch((rows,), (x, y, outs[-1]), threads)
+        assert all(np.array_equal(out, outs[0]) for out in outs), name
+
+
+def test_the_pieces_are_the_grid(kernels: dict[str, Kernel], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every program once, and only by threads that are there."""
+    monkeypatch.setattr(launcher, "_WORTH_SPLITTING", 0.0)
+    kernel, taken, by = kernels["add"], [], set()
+
+    def part(first: int, last: int, grid: object, arguments: object) -> None:
+        taken.extend(range(first, last))
+        by.add(threading.get_ident())
+
+    monkeypatch.setattr(kernel, "_part", part)
+    kernel._seconds = 1.0
+    for grid in ((7,), (5, 3), (2, 3, 4)):
+        taken.clear()
+        kernel.launch(grid, (), threads=3)
+        assert sorted(taken) == list(range(np.prod(grid)))
+    assert len(by) <= 3 * 3
+
+
+def test_little_work_is_not_split(kernels: dict[str, Kernel], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "_WORTH_SPLITTING", float("inf"))
+    monkeypatch.setattr(launcher, "_workers", None)  # asking for one would raise
+    x, y = numbers(100)
+    kernels["add"].launch((100,), (x, y, np.empty_like(x)), threads=4)
+    kernels["add"].launch((100,), (x, y, np.empty_like(x)), threads=4)
+
+
+def test_a_failing_part_is_the_launchs_failure(
+    kernels: dict[str, Kernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, real = kernels["add"], kernels["add"]._part
+
+    def part(first: int, last: int, grid: object, arguments: object) -> None:
+        if first <= 50 < last:
+            raise TritonCpuError("program 50 failed")
+        real(first, last, grid, arguments)
+
+    monkeypatch.setattr(kernel, "_part", part)
+    kernel._seconds = 1.0
+    x, y = numbers(100)
+    for _ in range(20):
+        with pytest.raises(TritonCpuError, match="program 50 failed"):
+            kernel.launch((100,), (x, y, np.empty_like(x)), threads=3)
+    kernel.launch((50,), (x, y, np.empty_like(x)), threads=3)
+
+
+def test_a_forked_child_has_threads_of_its_own(kernels: dict[str, Kernel]) -> None:
+    x, y = numbers(100)
+    kernel = kernels["add"]
+
+    def launch() -> bool:
+        out = np.full_like(x, np.nan)
+        kernel._seconds = 1.0
+        kernel.launch((100,), (x, y, out), threads=3)
+        return np.array_equal(out, x + y)
+
+    assert launch()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if launch() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert launch()
+
+
+def test_scratch_memory_is_each_threads_own() -> None:
+    found: list[int] = []
+    barrier = threading.Barrier(4)
+
+    def work(seed: int) -> None:
+        barrier.wait()
+        mine = launcher._scratch(1000 * (seed + 1))
+        assert launcher._scratch(8) == mine
+        found.append(mine)
+        barrier.wait()
+
+    in_threads(4, work)
+    assert len(set(found)) == 4
+    assert all(address % 64 == 0 for address in found)
+
+
+def test_kernels_load_in_many_threads_at_once(kernels: dict[str, Kernel]) -> None:
+    x, y = numbers(4)
+
+    def work(seed: int) -> None:
+        for name in [*kernels][seed:] + [*kernels][:seed]:
+            a, b = np.empty_like(x), np.empty_like(x)
+            load(name).launch((4,), (x, y, a))
+            kernels[name].launch((4,), (x, y, b))
+            assert np.array_equal(a, b)
+
+    in_threads(5, work)
