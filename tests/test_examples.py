@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,3 +35,19 @@ def test_sentences_are_embedded_as_on_the_host(monkeypatch: pytest.MonkeyPatch) 
     assert likeness[market, shares] > 0.4 > likeness[market, [guitar, music, oven]].max()
     assert "native share on fl:0: 100.0%, 0 fallbacks" in text.getvalue()
     assert "ms on the device" in text.getvalue()
+
+
+def test_triton_kernels_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process of its own: the kernel that it registers would stay."""
+    pytest.importorskip("triton")
+    pytest.importorskip("llvmlite")
+    monkeypatch.setenv("FLROUTE_CACHE_DIR", str(tmp_path))
+    command = [sys.executable, str(EXAMPLES / "triton_kernel.py")]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert re.search(r"aten::silu +native +reference/triton:silu +fl:0 +2 ", shown)
+    assert "fallbacks: none" in shown
+    assert "silu differs by 0.0e+00" in shown
+    assert {path.name.partition("-")[0] for path in tmp_path.iterdir()} == {
+        "silu_kernel",
+        "squared_relu_kernel",
+    }

@@ -7,6 +7,7 @@ Hooks run when a vendor is loaded or a route is resolved, never per call.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import pluggy
@@ -42,6 +43,18 @@ def flroute_candidate_order(op: str, device: str, candidates: Sequence[str]) -> 
 
     Returns:
         A reordering or a subset of ``candidates``, or ``None`` to leave the order to others.
+    """
+
+
+@hookspec
+def flroute_session(device: str) -> AbstractContextManager[None] | None:
+    """What is to be in force in the process while a session is open.
+
+    Args:
+        device: the session's, by its vendor's name: ``reference:0``.
+
+    Returns:
+        A context that is entered when the session opens and left when it closes, or ``None``.
     """
 
 

@@ -184,6 +184,8 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
             )
         with ExitStack() as stack:
             stack.enter_context(self._listed())
+            for scope in registry.load().manager.hook.flroute_session(device=self.device.vendor_device):
+                stack.enter_context(scope)
             stack.enter_context(self._in_this_thread())
             self._stack = stack.pop_all()
         self._opened_in = threading.current_thread()

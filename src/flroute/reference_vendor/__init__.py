@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 from flroute.reference_vendor import (
     activations,
@@ -74,7 +75,7 @@ from flroute.reference_vendor import (
 )
 from flroute.reference_vendor.half_precision import in_float32, promotes
 from flroute.reference_vendor.memory import MEMORY, TOTAL
-from flroute.reference_vendor.triton_cpu import register_device
+from flroute.reference_vendor.triton_cpu import launches_on_devices, register_device
 from flroute.vendor import DeviceFacts, Kernel, Vendor, collect_kernels, hookimpl, host_address
 
 VERSION = "0.1.0"
@@ -180,3 +181,9 @@ def flroute_vendors() -> Iterator[Vendor]:
         memory=MEMORY,
         kernels=kernels(),
     )
+
+
+@hookimpl
+def flroute_session(device: str) -> AbstractContextManager[None] | None:
+    """While a session of ours is open, Triton's kernels take tensors on our devices."""
+    return launches_on_devices() if device.partition(":")[0] == "reference" else None

@@ -21,6 +21,7 @@ from flroute.reference_vendor.triton_cpu.errors import (
     UnsupportedKernelError,
     VersionError,
 )
+from flroute.reference_vendor.triton_cpu.sessions import launches_on_devices
 
 if TYPE_CHECKING:
     from flroute.reference_vendor.triton_cpu.scope import active
@@ -31,6 +32,7 @@ __all__ = [
     "UnsupportedKernelError",
     "VersionError",
     "active",
+    "launches_on_devices",
     "register_device",
 ]
 

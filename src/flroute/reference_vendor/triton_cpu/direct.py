@@ -1,16 +1,16 @@
 """Kernels straight from the cache on disk, for a vendor's own use: Triton is imported only to compile what is not there.
 
-add = direct.load("my_vendor.kernels:add", {"x": "*fp32", "y": "*fp32", "out": "*fp32", "n": "i32"}, {"BLOCK": 1024})
-add(-(-n // 1024), x, y, out, n)   # ndarrays or addresses; see ``launcher.Kernel``
+``load`` gives a ``launcher.Kernel``, which takes ndarrays and addresses.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from flroute.reference_vendor.triton_cpu.errors import VersionError
 from flroute.reference_vendor.triton_cpu.launcher import Kernel
@@ -21,7 +21,7 @@ Constant = bool | int | float | str | None
 
 
 def load(
-    kernel: str,
+    kernel: Any,
     signature: Mapping[str, str],
     constants: Mapping[str, Constant] | None = None,
     *,
@@ -30,8 +30,8 @@ def load(
     """A ``@triton.jit`` function compiled for some types and constants.
 
     Args:
-        kernel: where it is defined, ``"package.module:function"``. The module's text is part of the cache's key; the
-            module itself is imported only to compile.
+        kernel: where it is defined, ``"package.module:function"``, or the function itself. The module's text is part of the
+            cache's key, and it is imported only to compile; for a function itself, Triton knows what it is made of.
         signature: the type of each parameter that is not a constant, in Triton's words: ``"*fp32"``, ``"i32"``, ``"fp64"``.
         constants: the values of the others, those declared ``tl.constexpr`` and any that is to be compiled in.
         sources: names of other modules whose functions or constants the kernel uses; Triton's own need not be named.
@@ -53,57 +53,66 @@ def load(
         >>> x
         array([-0., -1., -2.], dtype=float32)
     """
+    label, source = (kernel, _text_of(kernel, sources)) if isinstance(kernel, str) else _function(kernel)
     constants = constants or {}
-    module, _, name = kernel.partition(":")
-    if not (module and name):
-        raise ValueError(f"kernel {kernel!r}: write package.module:function")
-    files = [_file_of(each, kernel) for each in (module, *sources)]
-    key = _key(kernel, signature, constants, files)
+    try:
+        asked = json.dumps([label, sorted(signature.items()), sorted(constants.items())])
+    except TypeError as error:
+        raise ValueError(
+            f"kernel {label}: a constant is neither number, bool, string nor None: {error}"
+        ) from None
+    digest = hashlib.sha256(f"{version()} {triton_version()} {source} {asked}".encode()).hexdigest()
+    key = entry_key(label.rpartition(":")[2], digest)
     kept = disk_cache()
     data = kept.load(key)
     if data is None:
-        data = _compile(module, name, signature, constants, files).to_bytes()
+        data = _compile(kernel, label, signature, constants, sources).to_bytes()
         kept.store(key, data)
     return Kernel(ObjectCode.from_bytes(data))
 
 
-def _file_of(module: str, kernel: str) -> Path:
-    try:
-        spec = find_spec(module)
-    except (ImportError, ValueError) as error:
-        raise ValueError(f"kernel {kernel!r}: {error}") from error
-    if spec is None or not spec.has_location or spec.origin is None:
-        raise ValueError(f"kernel {kernel!r}: there is no source file of a module {module!r}")
-    return Path(spec.origin)
+def _function(kernel: Any) -> tuple[str, str]:
+    """The name of a kernel that is given as such, and Triton's digest of all it is made of."""
+    if not hasattr(kernel, "cache_key"):
+        raise ValueError(f"{kernel!r} is no @triton.jit function")
+    return f"{kernel.__module__}:{kernel.__name__}", kernel.cache_key
 
 
-def _key(
-    kernel: str, signature: Mapping[str, str], constants: Mapping[str, Constant], files: Sequence[Path]
-) -> str:
-    try:
-        asked = json.dumps([kernel, sorted(signature.items()), sorted(constants.items())])
-    except TypeError as error:
-        raise ValueError(
-            f"kernel {kernel!r}: a constant is neither number, bool, string nor None: {error}"
-        ) from None
-    digest = hashlib.sha256(f"{version()} {triton_version()} {asked}".encode())
-    for file in files:
-        digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return entry_key(kernel.partition(":")[2], digest.hexdigest())
+def _text_of(kernel: str, sources: Sequence[str]) -> str:
+    """A digest of the files that a kernel is made of."""
+    return " ".join(hashlib.sha256(file.read_bytes()).hexdigest() for file in _files_of(kernel, sources))
+
+
+def _files_of(kernel: str, sources: Sequence[str]) -> list[Path]:
+    module, _, name = kernel.partition(":")
+    if not (module and name):
+        raise ValueError(f"kernel {kernel!r}: write package.module:function")
+    files = []
+    for each in (module, *sources):
+        try:
+            spec = find_spec(each)
+        except (ImportError, ValueError) as error:
+            raise ValueError(f"kernel {kernel!r}: {error}") from error
+        if spec is None or not spec.has_location or spec.origin is None:
+            raise ValueError(f"kernel {kernel!r}: there is no source file of a module {each!r}")
+        files.append(Path(spec.origin))
+    return files
 
 
 def _compile(
-    module: str,
-    name: str,
+    kernel: Any,
+    label: str,
     signature: Mapping[str, str],
     constants: Mapping[str, Constant],
-    files: Collection[Path],
+    sources: Sequence[str],
 ) -> ObjectCode:
     try:
         from flroute.reference_vendor.triton_cpu.compiler import compile_ttir
-        from flroute.reference_vendor.triton_cpu.front_end import tensor_ir
+        from flroute.reference_vendor.triton_cpu.front_end import find, tensor_ir
     except ModuleNotFoundError as error:
         raise VersionError(
-            f"kernel {module}:{name} is not in the cache, and to compile it takes Triton: pip install 'flroute[triton]'"
+            f"kernel {label} is not in the cache, and to compile it takes Triton: pip install 'flroute[triton]'"
         ) from error
-    return compile_ttir(tensor_ir(module, name, signature, constants, files))
+    if not isinstance(kernel, str):
+        return compile_ttir(tensor_ir(kernel, signature, constants))
+    return compile_ttir(tensor_ir(find(kernel), signature, constants, _files_of(kernel, sources)))

@@ -19,45 +19,59 @@ from flroute.reference_vendor.triton_cpu.scope import active
 _TYPE = re.compile(r"\*?(i1|[iu](8|16|32|64)|fp(16|32|64)|bf16)")
 
 
-def tensor_ir(
-    module: str,
-    name: str,
-    signature: Mapping[str, str],
-    constants: Mapping[str, Any],
-    files: Collection[Path],
-) -> str:
-    """The tensor IR of a module's kernel, optimised.
-
-    Args:
-        module: the module's name.
-        name: the kernel's, in it.
-        signature: the type of each parameter that is not a constant.
-        constants: the values of the others.
-        files: all that the kernel may be made of, Triton's own files apart.
+def find(kernel: str) -> JITFunction:
+    """The function that ``"package.module:function"`` names.
 
     Raises:
-        ValueError: no such kernel; a parameter missing, unknown or of an unknown type; a function from another file.
-        triton.CompilationError: Triton rejects the kernel.
+        ValueError: there is none.
     """
+    module, _, name = kernel.partition(":")
     function = getattr(import_module(module), name, None)
     if not isinstance(function, JITFunction):
         raise ValueError(  # noqa: TRY004 -- a wrong name, not a wrong type
-            f"kernel {module}:{name}: {module} has no @triton.jit function {name!r}"
+            f"kernel {kernel}: {module} has no @triton.jit function {name!r}"
         )
-    _check(f"{module}:{name}", function.arg_names, signature, constants)
-    kinds = {argument: signature.get(argument, "constexpr") for argument in function.arg_names}
+    return function
+
+
+def tensor_ir(
+    kernel: JITFunction,
+    signature: Mapping[str, str],
+    constants: Mapping[str, Any],
+    files: Collection[Path] | None = None,
+) -> str:
+    """A kernel's tensor IR, optimised.
+
+    Args:
+        kernel: the function.
+        signature: the type of each parameter that is not a constant.
+        constants: the values of the others.
+        files: all that the kernel may be made of, Triton's own apart; any if absent.
+
+    Raises:
+        ValueError: a parameter missing, unknown or of an unknown type; a function from another file.
+        triton.CompilationError: Triton rejects the kernel.
+    """
+    label = f"{kernel.__module__}:{kernel.__name__}"
+    _check(label, kernel.arg_names, signature, constants)
+    kinds = {argument: signature.get(argument, "constexpr") for argument in kernel.arg_names}
     with active():
-        text = _lowered(ASTSource(function, kinds, dict(constants)))
-    own = Path(triton.__file__).parent
-    known = {file.resolve() for file in files}
+        text = _lowered(ASTSource(kernel, kinds, dict(constants)))
+    if files is not None:
+        _check_files(label, text, {file.resolve() for file in files})
+    return text
+
+
+def _check_files(kernel: str, text: str, known: Collection[Path]) -> None:
+    """Tensor IR says where each operation was written: what is inlined from elsewhere comes to light."""
+    tritons = Path(triton.__file__).parent
     for found in sorted(set(re.findall(r'loc\("([^"]+)":\d+', text))):
         file = Path(found).resolve()
-        if file not in known and own not in file.parents:
+        if file not in known and tritons not in file.parents:
             raise ValueError(
-                f"kernel {module}:{name} uses functions of {file}, whose changes the cache would not notice: "
+                f"kernel {kernel} uses functions of {file}, whose changes the cache would not notice: "
                 "give its module's name in `sources`"
             )
-    return text
 
 
 def _check(
