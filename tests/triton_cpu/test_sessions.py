@@ -160,7 +160,7 @@ import torch, flroute
 sys.path.insert(0, sys.argv[1])
 finders = list(sys.meta_path)
 with flroute.enable("reference", default_device=False):
-    assert not [name for name in sys.modules if name.partition(".")[0] in ("triton", "llvmlite")]
+    assert "triton" not in sys.modules
     import test_sessions
     x, out = torch.ones(8).to("fl"), torch.zeros(8).to("fl")
     test_sessions.scale[(1,)](x, out, 8, 2.0, BLOCK=16)
@@ -219,7 +219,8 @@ def test_every_bad_input_is_an_error_in_words_and_the_process_goes_on() -> None:
     with flroute.enable("reference", default_device=False):
         x, out, host = torch.arange(8.0).to("fl"), torch.zeros(8).to("fl"), torch.zeros(8)
         with pytest.raises(
-            UnsupportedKernelError, match=rf"tt\.atomic_rmw at .*{here}:{line_of(half_atomics, 'atomic_add')}"
+            UnsupportedKernelError,
+            match=rf"kernel half_atomics: tt\.atomic_rmw at .*{here}:{line_of(half_atomics, 'atomic_add')}",
         ):
             half_atomics[(1,)](x.half(), BLOCK=8)
         with pytest.raises(

@@ -120,4 +120,4 @@ def make_object(module: Any, metadata: dict[str, Any]) -> bytes:
     try:
         return compile_ttir(str(module)).to_bytes()
     except UnsupportedKernelError as error:
-        return REFUSED + json.dumps([error.op, error.why, error.location]).encode()
+        return REFUSED + json.dumps([error.op, error.why, error.location, error.kernel]).encode()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import llvmlite.binding as llvm
 
+from flroute.reference_vendor.triton_cpu.errors import UnsupportedKernelError
 from flroute.reference_vendor.triton_cpu.lowering import lower
 from flroute.reference_vendor.triton_cpu.object_code import LOCK, ObjectCode, machine
 from flroute.reference_vendor.triton_cpu.python_entry import python_entry
@@ -11,8 +14,16 @@ from flroute.reference_vendor.triton_cpu.ttir import read
 
 
 def compile_ttir(text: str) -> ObjectCode:
-    """A Triton tensor IR module's one kernel, compiled."""
-    lowered = lower(read(text))
+    """A Triton tensor IR module's one kernel, compiled.
+
+    Raises:
+        UnsupportedKernelError: it uses what is not lowered; the message names the kernel and the line.
+    """
+    try:
+        lowered = lower(read(text))
+    except UnsupportedKernelError as error:
+        found = re.search(r"tt\.func public @(\w+)", text)
+        raise UnsupportedKernelError(error.op, error.why, error.location, found[1] if found else "") from None
     entry = python_entry(lowered.name, lowered.arguments, asserts=bool(lowered.assertions))
     with LOCK:
         target = machine()

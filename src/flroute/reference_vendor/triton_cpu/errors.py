@@ -10,9 +10,10 @@ class TritonCpuError(RuntimeError):
 class UnsupportedKernelError(TritonCpuError, NotImplementedError):
     """A kernel uses something this compiler does not lower; raised when it is compiled, before anything runs."""
 
-    def __init__(self, op: str, why: str, location: str) -> None:
-        self.op, self.why, self.location = op, why, location
-        super().__init__(f"Triton on the CPU: {op} at {location or 'an unknown line'}: {why}")
+    def __init__(self, op: str, why: str, location: str, kernel: str = "") -> None:
+        self.op, self.why, self.location, self.kernel = op, why, location, kernel
+        of = f"kernel {kernel}: " if kernel else ""
+        super().__init__(f"Triton on the CPU: {of}{op} at {location or 'an unknown line'}: {why}")
 
 
 class LaunchError(TritonCpuError, ValueError):

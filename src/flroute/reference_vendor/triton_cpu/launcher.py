@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -56,10 +57,9 @@ def _scratch(size: int) -> int:
 
 
 def default_threads() -> int:
-    """How many threads PyTorch itself would use."""
-    import torch
-
-    return torch.get_num_threads()
+    """How many threads PyTorch itself would use; one where it is not loaded."""
+    torch = sys.modules.get("torch")
+    return 1 if torch is None else torch.get_num_threads()
 
 
 class Kernel:
