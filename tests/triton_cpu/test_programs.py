@@ -290,3 +290,11 @@ def test_autotune_and_heuristics() -> None:
         x = torch.zeros(n)
         tuned[lambda meta, n=n: (triton.cdiv(n, meta["BLOCK"]),)](x, n)
         assert torch.equal(x, torch.arange(n) + (1.0 if n % 64 == 0 else -1.0))
+
+
+def test_tritons_own_benchmark() -> None:
+    """Autotuners with ``warmup=`` and ``rep=`` and the tutorials call it."""
+    x = torch.zeros(128)
+    times = triton.testing.do_bench(lambda: tuned[lambda meta: (128 // meta["BLOCK"],)](x, 128), warmup=1, rep=2, return_mode="all")
+    assert times
+    assert min(times) > 0

@@ -114,6 +114,29 @@ class Launcher:
         return resolve(tensor)
 
 
+class _Event:
+    """A moment, as ``triton.testing.do_bench`` measures with; a launch returns when it is done."""
+
+    def __init__(self, *, enable_timing: bool = False) -> None:
+        self._at = 0.0
+
+    def record(self) -> None:
+        self._at = perf_counter()
+
+    def elapsed_time(self, later: _Event) -> float:
+        return (later._at - self._at) * 1e3
+
+
+class _DeviceInterface:
+    """What Triton's benchmarks ask of ``torch.cuda`` for a GPU; ``torch.cpu``'s events cannot time."""
+
+    Event = _Event
+
+    @staticmethod
+    def synchronize() -> None:
+        """Every launch has been waited for."""
+
+
 class Driver(DriverBase):  # type: ignore[misc]
     """This CPU as a device of Triton's; never active on its own account."""
 
@@ -147,10 +170,8 @@ class Driver(DriverBase):  # type: ignore[misc]
 
         return torch.device("cpu")
 
-    def get_device_interface(self) -> Any:
-        import torch
-
-        return torch.cpu
+    def get_device_interface(self) -> type[_DeviceInterface]:
+        return _DeviceInterface
 
     def get_empty_cache_for_benchmark(self) -> Any:
         import torch
