@@ -394,8 +394,16 @@ def atomics(x, out, old, n, OP: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(old + i, r, mask=i < n)
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.float32, torch.int64], ids=str)
-@pytest.mark.parametrize("op", ["add", "max", "min", "xchg"])
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [
+        (op, dtype)
+        for op in ("add", "max", "min", "xchg")
+        for dtype in (torch.int32, torch.float32, torch.int64)
+    ]
+    + [("add", dtype) for dtype in (torch.float64, torch.float16, torch.bfloat16)],
+    ids=str,
+)
 def test_atomics(op: str, dtype: torch.dtype) -> None:
     n = 100
     x = torch.randint(-50, 50, (n,)).to(dtype)
@@ -417,6 +425,26 @@ def test_atomics(op: str, dtype: torch.dtype) -> None:
         "xchg",
     }:  # of float32, Triton itself makes two integer operations of max and min
         assert torch.equal(old, returned)
+
+
+@triton.jit
+def sum_into_one(x, out, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(out + i % 2, tl.load(x + i), sem="relaxed")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_atomic_sums_of_many_threads_lose_nothing(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flroute.reference_vendor.triton_cpu.launcher._WORTH_SPLITTING", 0.0)
+    torch.set_num_threads(4)
+    x = torch.full((32 * 1024,), 2.0**-8).to(dtype)
+    for _ in range(2):  # the second launch is split
+        out = torch.zeros(2, dtype=dtype)
+        sum_into_one[(32,)](x, out, BLOCK=1024)
+    lossless = {torch.float16: 8.0, torch.bfloat16: 1.0}.get(dtype, 64.0)  # up to where a term is half a unit
+    assert out.tolist() == [lossless, lossless]
 
 
 @triton.jit

@@ -295,6 +295,8 @@ def test_autotune_and_heuristics() -> None:
 def test_tritons_own_benchmark() -> None:
     """Autotuners with ``warmup=`` and ``rep=`` and the tutorials call it."""
     x = torch.zeros(128)
-    times = triton.testing.do_bench(lambda: tuned[lambda meta: (128 // meta["BLOCK"],)](x, 128), warmup=1, rep=2, return_mode="all")
+    times = triton.testing.do_bench(
+        lambda: tuned[lambda meta: (128 // meta["BLOCK"],)](x, 128), warmup=1, rep=2, return_mode="all"
+    )
     assert times
     assert min(times) > 0

@@ -19,6 +19,10 @@ LIBM_UNARY = frozenset(
      "j0", "j1", "y0", "y1", "lgamma", "log", "log10", "log1p", "log2", "logb", "sin", "sinh", "tan", "tanh", "tgamma"]
 )  # fmt: skip
 LIBM_BINARY = frozenset(["atan2", "fdim", "fmod", "hypot", "nextafter", "pow", "remainder"])
+LIBM_OTHER = (
+    ("ilogb", "i32", "double"), ("ldexp", "double", "double, i32"), ("ldexpf", "float", "float, i32"),
+    ("jn", "double", "i32, double"), ("yn", "double", "i32, double"),
+)  # fmt: skip
 INTRINSIC = {  # name -> (LLVM intrinsic, arity)
     "sqrt": ("sqrt", 1), "fabs": ("fabs", 1), "abs": ("fabs", 1), "floor": ("floor", 1), "ceil": ("ceil", 1), "trunc": ("trunc", 1),
     "rint": ("rint", 1), "nearbyint": ("nearbyint", 1), "roundeven": ("roundeven", 1), "round": ("round", 1), "fma": ("fma", 3),
@@ -262,6 +266,9 @@ def _functions() -> dict[str, str]:
         for kind, suffix in (("float", "f"), ("double", ""))
         for names, count in ((LIBM_UNARY, 1), (LIBM_BINARY, 2))
         for name in names
+    }
+    texts |= {
+        name: f"declare {result} @{name}({arguments}) {pure}\n" for name, result, arguments in LIBM_OTHER
     }
     written = [
         _exp(),

@@ -284,12 +284,16 @@ def resize_float(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[Ty
 
 @emits("tt.bitcast", "arith.bitcast")
 def bitcast(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[Type], result: Type) -> str:
-    source = kinds[0]
+    return reinterpret(w, op, x[0], kinds[0], result)
+
+
+def reinterpret(w: FunctionWriter, op: Op, x: str, source: Type, result: Type) -> str:
+    """The same bits as another type."""
     if source.element == "ptr" or source.register == result.register == source.storage:
-        return x[0]
+        return x
     if source.bits != result.bits:
         raise op.refuse(f"a bitcast from {source} to {result}, which have different widths")
-    bits, integer = x[0], f"i{source.bits}"
+    bits, integer = x, f"i{source.bits}"
     if source.element == "bf16":
         bits = w.op(f"call i16 @bfloat16_bits(float {bits})")
     elif source.element == "f16":
@@ -321,7 +325,8 @@ def integer_to_pointer(
 # functions
 
 
-def _function(w: FunctionWriter, op: Op, name: str, x: Sequence[str], result: Type) -> str:
+def real_function(w: FunctionWriter, op: Op, name: str, x: Sequence[str], result: Type) -> str:
+    """A function by its name in the C library."""
     if not result.is_float or vector_math.arity(name) != len(x):
         raise op.refuse(f"the function {name!r} of {len(x)} arguments giving {result} is not supported")
     return vector_math.call(w.op, name, result.register, x)
@@ -336,7 +341,7 @@ def math_function(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[T
     name = {"math.absf": "fabs", "math.powf": "pow", "tt.precise_sqrt": "sqrt"}.get(
         op.name, op.name.partition(".")[2]
     )
-    return _function(w, op, name, x, result)
+    return real_function(w, op, name, x, result)
 
 
 @emits("math.absi")
@@ -348,32 +353,3 @@ def absolute_integer(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequenc
 def bit_count(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[Type], result: Type) -> str:
     name, kind = op.name[5:], result.register
     return w.op(f"call {kind} @llvm.{name}.{kind}({kind} {x[0]}{_BIT_COUNTS[name]})")
-
-
-_PREDICATES = {"isnan": "uno", "isnand": "uno", "isinf": "inf", "finite": "finite", "isfinited": "finite"}
-
-
-@emits("tt.extern_elementwise")
-def library_function(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[Type], result: Type) -> str:
-    """libdevice's names: ``__nv_expf`` is exp of float32, ``__nv_exp`` of float64."""
-    match = re.search(r'symbol = "__nv_(?:fast_)?(\w+)"', op.text)
-    if match is None:
-        raise op.refuse(f"a function of another library: {op.text[:100]}")
-    name = match[1]
-    if kinds[0].element == "f32" and name.endswith("f") and name not in {"erf", "isinf"}:
-        name = name[:-1]
-    bare = name.rstrip("d") if name in {"isinfd", "finited"} else name
-    if bare in _PREDICATES and result.is_integer:
-        return _float_predicate(w, _PREDICATES[bare], x[0], kinds[0], result)
-    return _function(w, op, name, x, result)
-
-
-def _float_predicate(w: FunctionWriter, kind: str, x: str, source: Type, result: Type) -> str:
-    register, suffix = source.register, "f64" if source.register == "double" else "f32"
-    infinity = vector_math.literal(float("inf"), register)
-    if kind == "uno":
-        holds = w.op(f"fcmp uno {register} {x}, {x}")
-    else:
-        size = w.op(f"call {register} @llvm.fabs.{suffix}({register} {x})")
-        holds = w.op(f"fcmp {'oeq' if kind == 'inf' else 'olt'} {register} {size}, {infinity}")
-    return holds if result.element == "i1" else w.op(f"zext i1 {holds} to {result.register}")

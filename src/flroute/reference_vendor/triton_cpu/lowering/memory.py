@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 
 from flroute.reference_vendor.triton_cpu.emit import Index
 from flroute.reference_vendor.triton_cpu.lowering.core import Lowerer, lowers
+from flroute.reference_vendor.triton_cpu.lowering.elementwise import reinterpret, round_to
 from flroute.reference_vendor.triton_cpu.lowering.values import Affine, Node, scalar
 from flroute.reference_vendor.triton_cpu.ttir import Op
+from flroute.reference_vendor.triton_cpu.types import Type
 
 
 @lowers("tt.addptr")
@@ -170,6 +172,29 @@ def _each(low: Lowerer, op: Op, roots: Sequence[Node], one: Callable[[Index], st
     low.done.add(op)
 
 
+def _update_half(low: Lowerer, op: Op, instruction: str, kind: Type, address: str, value: str) -> str:
+    """An atomic addition of half precision: compare and swap until nothing came between; what was there before.
+
+    The sum is made in float32 and rounded once, as all arithmetic of half precision.
+    """
+    if instruction != "fadd":
+        raise op.refuse(f"the atomic operation {instruction} on {kind.element} is not supported")
+    w, bits = low.write, Type((), "i16")
+    first, before = w.op(f"load atomic i16, ptr {address} monotonic, align 2"), w.block
+    again, done, found = w.label(), w.label(), w.name()
+    w.jump(again)
+    w.place(again)
+    seen = w.op(f"phi i16 [{first}, %{before}], [{found}, %{again}]")
+    old = reinterpret(w, op, seen, bits, kind)
+    new = round_to(w, kind, w.op(f"fadd float {old}, {value}"))
+    swap = f"i16 {seen}, i16 {reinterpret(w, op, new, kind, bits)} {_ordering(op)} monotonic"
+    pair = w.op(f"cmpxchg ptr {address}, {swap}, align 2")
+    w.emit(f"{found} = extractvalue {{i16, i1}} {pair}, 0")
+    w.branch(w.op(f"extractvalue {{i16, i1}} {pair}, 1"), done, again)
+    w.place(done)
+    return old
+
+
 @lowers("tt.atomic_rmw")
 def lower_atomic_rmw(low: Lowerer, op: Op) -> None:
     roots = low.operands(op)
@@ -178,10 +203,12 @@ def lower_atomic_rmw(low: Lowerer, op: Op) -> None:
     instruction = _ATOMIC.get(match[1]) if match else None
     if instruction is None:
         raise op.refuse("this atomic operation is not supported")
-    if kind.element in {"f16", "bf16", "i1", "i8", "i16"}:
-        raise op.refuse(f"an atomic operation on {kind.element} is not supported; use a 32- or 64-bit type")
+    if kind.element == "i1":
+        raise op.refuse("an atomic operation on bools is not supported; use an integer type")
 
     def update(address: str, value: str) -> str:
+        if kind.element in {"f16", "bf16"}:
+            return _update_half(low, op, instruction, kind, address, value)
         return w.op(
             f"atomicrmw {instruction} ptr {address}, {kind.register} {value} {_ordering(op)}, align {kind.bytes}"
         )
@@ -204,12 +231,13 @@ def lower_atomic_rmw(low: Lowerer, op: Op) -> None:
 def lower_atomic_cas(low: Lowerer, op: Op) -> None:
     roots = low.operands(op)
     kind, w, order = roots[1].type, low.write, _ordering(op)
-    if kind.bits < 32:
-        raise op.refuse(f"compare-and-swap of {kind.element} is not supported; use a 32- or 64-bit type")
+    if kind.element == "i1":
+        raise op.refuse("compare-and-swap of bools is not supported; use an integer type")
     bits, failure = f"i{kind.bits}", {"acq_rel": "acquire", "release": "monotonic"}.get(order, order)
+    integer = kind.with_element(bits).with_shape(())
 
     def as_bits(register: str) -> str:
-        return w.op(f"bitcast {kind.register} {register} to {bits}") if kind.is_float else register
+        return reinterpret(w, op, register, kind, integer) if kind.is_float else register
 
     def one(index: Index) -> str:
         address, expected, value = (low.pull(node, index) for node in roots)
@@ -217,7 +245,7 @@ def lower_atomic_cas(low: Lowerer, op: Op) -> None:
             f"cmpxchg ptr {address}, {bits} {as_bits(expected)}, {bits} {as_bits(value)} {order} {failure}, align {kind.bytes}"
         )
         old = w.op(f"extractvalue {{{bits}, i1}} {pair}, 0")
-        return w.op(f"bitcast {bits} {old} to {kind.register}") if kind.is_float else old
+        return reinterpret(w, op, old, integer, kind) if kind.is_float else old
 
     _each(low, op, roots, one)
 
