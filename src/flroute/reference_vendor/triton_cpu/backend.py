@@ -17,7 +17,7 @@ from triton.language.extra.cuda import libdevice
 from flroute.reference_vendor.triton_cpu.errors import UnsupportedKernelError, VersionError
 from flroute.reference_vendor.triton_cpu.object_code import version
 
-TESTED = ("3.9",)  # Triton's minor releases whose text format the reader is tested with
+TESTED = ("3.8", "3.9")  # Triton's minor releases whose text format the reader is tested with
 BACKEND = "flroute_cpu"
 REFUSED = b"refused "
 TARGET = GPUTarget(BACKEND, "host", 1)

@@ -10,6 +10,7 @@ from typing import Any
 
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
+from triton.compiler import CompiledKernel
 
 from flroute.reference_vendor.triton_cpu.backend import BACKEND, REFUSED, TARGET
 from flroute.reference_vendor.triton_cpu.devices import ADDRESS
@@ -35,6 +36,13 @@ class _Utilities:
     @staticmethod
     def unload_module(module: object) -> None:
         """Machine code goes with the ``Kernel`` that holds it."""
+
+
+class _NeverUnloaded(CompiledKernel):  # type: ignore[misc]
+    """Triton's kernel object, whose machine code goes with the ``Kernel`` that it holds."""
+
+    def __del__(self) -> None:
+        """Nothing is asked of a driver."""
 
 
 class Launcher:
@@ -92,14 +100,14 @@ class Launcher:
         kernel.launch((x, y, z), values, threads=default_threads())
 
     def _keep_from_unloading(self) -> None:
-        """Make Triton's kernel object look as if another process had loaded it: then it does not ask to be unloaded.
+        """Let Triton's kernel object be collected without asking for its module to be unloaded.
 
-        It would ask whatever driver is active when it is collected, and by then that is another driver, or none.
+        It would ask whatever driver is active by then, which is another one, or none.
         """
         caches = getattr(self._source.fn, "device_caches", {})
         for kernel in caches[BACKEND][0].values() if BACKEND in caches else ():
             if getattr(kernel, "_run", None) is self:
-                kernel._module_pid = None
+                kernel.__class__ = _NeverUnloaded
         self._source = None
 
     @staticmethod
