@@ -39,8 +39,9 @@ def give(value, out):
 
 
 @triton.jit
-def atomics(x):
-    tl.atomic_add(x, tl.load(x))
+def assembly(x):
+    v = tl.inline_asm_elementwise("mov.b16 $0, $1;", "=h,h", [tl.load(x)], dtype=tl.float16, is_pure=True, pack=1)
+    tl.store(x, v)
 
 
 @triton.jit
@@ -271,8 +272,8 @@ def test_what_is_asked_for_does_not_exist(
 
 
 def test_kernels_that_do_not_compile_leave_no_entry() -> None:
-    with pytest.raises(UnsupportedKernelError, match=r"tt\.atomic_rmw at .*test_direct\.py:\d+"):
-        direct.load(f"{HERE}:atomics", {"x": "*fp16"})
+    with pytest.raises(UnsupportedKernelError, match=r"tt\.elementwise_inline_asm at .*test_direct\.py:\d+"):
+        direct.load(f"{HERE}:assembly", {"x": "*fp16"})
     with pytest.raises(triton.CompilationError, match="undefined"):
         direct.load(f"{HERE}:undefined", {"x": "*fp16"})
     with pytest.raises(triton.CompilationError, match="power of 2"):
