@@ -1,4 +1,4 @@
-"""One wheel on every supported PyTorch: ``nox -s "torch(2.15)"``, or ``nox`` for all (large downloads)."""
+"""One wheel on every supported PyTorch and Triton: ``nox -s "torch(2.15)"``, or ``nox`` for all (large downloads)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 import nox
 
 TORCH_RELEASES = ("2.11", "2.13", "2.14", "2.15")
+TRITON_RELEASES = ("3.8", "3.9")  # what triton_cpu.driver.TESTED says; PyTorch 2.14 pairs with 3.8
 
 nox.options.reuse_existing_virtualenvs = True
 
@@ -27,3 +28,13 @@ def torch(session: nox.Session, release: str) -> None:
     session.run("python", "-c", "import flroute as f; assert 'site-packages' in f.__file__, f.__file__")
     arguments = session.posargs or ["tests", "--ignore=tests/conformance"]
     session.run("python", "-m", "pytest", "-n", "2", "--dist", "worksteal", *arguments)
+
+
+@nox.session
+@nox.parametrize("release", TRITON_RELEASES, ids=TRITON_RELEASES)
+def triton(session: nox.Session, release: str) -> None:
+    """The compiler of Triton kernels for the CPU, on one Triton release: ``nox -s "triton(3.8)"``."""
+    session.env.update(OMP_NUM_THREADS="1")
+    session.install("-e", ".[dev]", "-e", "tests/plugins/opaque_vendor")
+    session.install(f"triton=={release}.*")
+    session.run("python", "-m", "pytest", *(session.posargs or ["tests/triton_cpu"]))

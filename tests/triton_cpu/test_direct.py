@@ -40,7 +40,9 @@ def give(value, out):
 
 @triton.jit
 def assembly(x):
-    v = tl.inline_asm_elementwise("mov.b16 $0, $1;", "=h,h", [tl.load(x)], dtype=tl.float16, is_pure=True, pack=1)
+    v = tl.inline_asm_elementwise(
+        "mov.b16 $0, $1;", "=h,h", [tl.load(x)], dtype=tl.float16, is_pure=True, pack=1
+    )
     tl.store(x, v)
 
 

@@ -10,12 +10,14 @@ import triton.language as tl
 
 @triton.jit
 def _greater(a, b):
-    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL).to(
+        a.dtype
+    )  # Triton 3.8 gives float32 for bfloat16
 
 
 @triton.jit
 def _smaller(a, b):
-    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL).to(a.dtype)
 
 
 @triton.jit

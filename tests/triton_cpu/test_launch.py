@@ -253,3 +253,24 @@ def test_outside_the_scope_triton_is_as_it_was() -> None:
     assert done.returncode == 0, done.stderr
     assert "as before: 0 active drivers" in done.stdout or torch.cuda.is_available()
     assert "Exception ignored" not in done.stderr
+
+
+OTHER_RELEASE = """
+import triton
+triton.__version__ = {version!r}
+from flroute.reference_vendor import triton_cpu
+try:
+    triton_cpu.active
+except triton_cpu.VersionError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("version", ["3.1.0", "3.10.0", "4.0.0"])
+def test_another_release_of_triton_is_refused(version: str) -> None:
+    script = OTHER_RELEASE.format(version=version)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith(
+        f"Triton {version} is installed; kernels are compiled for the CPU with 3.8, 3.9"
+    )
+    assert "install one of these" in done.stdout

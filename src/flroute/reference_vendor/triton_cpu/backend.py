@@ -25,7 +25,7 @@ TARGET = GPUTarget(BACKEND, "host", 1)
 if ".".join(triton.__version__.split(".")[:2]) not in TESTED:
     raise VersionError(
         f"Triton {triton.__version__} is installed; kernels are compiled for the CPU with {', '.join(TESTED)}, "
-        "since the text of its tensor IR changes between releases"
+        "since the text of its tensor IR changes between releases: install one of these"
     )
 
 
