@@ -46,7 +46,7 @@ def unary(x, out, n, OP: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def binary(x, y, out, n, OP: tl.constexpr, BLOCK: tl.constexpr):
+def binary(x, y, out, n, OP: tl.constexpr, BLOCK: tl.constexpr):  # noqa: PLR0915
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     a = tl.load(x + i, mask=i < n, other=1)
     b = tl.load(y + i, mask=i < n, other=1)
@@ -213,7 +213,7 @@ def control(x, out, n, OP: tl.constexpr, BLOCK: tl.constexpr):
             v = v + tl.max(v, 0)
             k += 1
     elif OP == "if":
-        if p % 2 == 0:
+        if p % 2 == 0:  # noqa: SIM108
             v = v + 1
         else:
             v = v - tl.num_programs(0)
