@@ -112,7 +112,7 @@ class Report:
 
     def rows(self) -> list[Decision]:
         """The lines of the table: decisions of one op, route, kernel, device and reason, added up."""
-        return _added_up(self.decisions, lambda d: (d.op, d.route, d.kernel, d.device, d.reason))
+        return added_up(self.decisions, lambda d: (d.op, d.route, d.kernel, d.device, d.reason))
 
     def sorted_by(self, key: str) -> Report:
         """The same report with its decisions sorted.
@@ -168,7 +168,7 @@ class Report:
         lines.append(
             f"bytes moved: {self.bytes_to_device:,} to the device, {self.bytes_to_host:,} to the host"
         )
-        fallbacks = _added_up(self.fallbacks, lambda d: (d.op, d.reason, d.detail))
+        fallbacks = added_up(self.fallbacks, lambda d: (d.op, d.reason, d.detail))
         lines.append("fallbacks:" if fallbacks else "fallbacks: none")
         lines += [
             f"  {d.op}, {counted(d.calls, 'call')}, first from {d.call_site or 'unknown'}: {d.reason}: {d.detail}"
@@ -239,7 +239,7 @@ def _narrow_cells(d: Decision) -> tuple[str, ...]:
     return (f"{op}\n  {kernel}" if kernel else op, route, *rest)
 
 
-def _added_up(decisions: Sequence[Decision], key: Callable[[Decision], object]) -> list[Decision]:
+def added_up(decisions: Sequence[Decision], key: Callable[[Decision], object]) -> list[Decision]:
     """One decision for all that share a key, in the order first met."""
     groups: dict[object, list[Decision]] = {}
     for decision in decisions:

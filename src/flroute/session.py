@@ -20,6 +20,7 @@ from flroute.report import Report
 from flroute.routing.accounting import DecisionLog
 from flroute.routing.capture import Capture
 from flroute.routing.router import Router
+from flroute.routing.trace import Trace
 from flroute.settings import Settings, load_settings
 from flroute.torch_compat import (
     DefaultDevice,
@@ -86,8 +87,13 @@ def _make_router(settings: Settings) -> Router:
     def observe(decision: Decision) -> None:
         registry.load().manager.hook.flroute_decision_taken(decision=decision)
 
-    warn = settings.fallback is FallbackPolicy.WARN
-    return Router(settings, DecisionLog(warn_on_fallback=warn, trace=settings.trace, observer=observe))
+    log = DecisionLog(
+        warn_on_fallback=settings.fallback is FallbackPolicy.WARN,
+        trace=Trace(settings.trace) if settings.trace is not None else None,
+        by_module=settings.modules,
+        observer=observe,
+    )
+    return Router(settings, log)
 
 
 class RoutingMode(TorchDispatchMode):

@@ -43,6 +43,7 @@ class Settings:
         order: for each op, the order in which candidates are tried.
         trace: file for each decision when first taken, and for the totals.
         timing: whether decisions carry the time spent.
+        modules: whether every call is counted for the module and phase it comes from, not only each signature's first.
         debug: whether every result of every kernel is checked, and that none keeps an array it was given.
         watch_kernels: whether kernels are watched for work they have PyTorch do on the host.
         default_vendor: the vendor whose devices come first.
@@ -59,6 +60,7 @@ class Settings:
     order: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     trace: str | None = None
     timing: bool = False
+    modules: bool = False
     debug: bool = False
     watch_kernels: bool = False
     default_vendor: str = "reference"
@@ -196,6 +198,7 @@ SETTINGS: dict[str, Setting] = {
         Setting("order", "candidates of an op, in the order to try them", _order, _order_from_text),
         Setting("trace", "JSONL file for each decision when first taken, and for the totals", _path),
         Setting("timing", "measure the time of every call", _flag, _flag_from_text),
+        Setting("modules", "count every call for its module and phase", _flag, _flag_from_text),
         Setting("debug", "check every result of every kernel", _flag, _flag_from_text),
         Setting("watch_kernels", "find work that kernels have PyTorch do on the host", _flag, _flag_from_text),
         Setting("default_vendor", "vendor whose devices come first", _word, in_arguments=False),

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from fnmatch import fnmatchcase
 
+from flroute.report import added_up
 from flroute.routing.capture import Capture
 from flroute.session import capture
 from flroute.vocabulary import Decision
@@ -62,9 +63,13 @@ def assert_no_fallback(allow: Iterable[str] = ()) -> Iterator[Capture]:
 
 
 def unexpected_fallbacks(fallbacks: Iterable[Decision], allow: Iterable[str]) -> list[Decision]:
-    """Those that no pattern of ``allow`` names; patterns are as for ``assert_no_fallback``."""
+    """Those that no pattern of ``allow`` names; patterns are as for ``assert_no_fallback``.
+
+    What differs in shapes only is added up: it is one fallback to whoever has to cure it.
+    """
     patterns = tuple(allow)
-    return [decision for decision in fallbacks if not any(_names(p, decision.op) for p in patterns)]
+    found = [decision for decision in fallbacks if not any(_names(p, decision.op) for p in patterns)]
+    return added_up(found, lambda d: (d.op, d.kernel, d.device, d.reason, d.detail, d.dtypes))
 
 
 def _names(pattern: str, op: str) -> bool:

@@ -58,6 +58,8 @@ PRIVATE_NAMES: dict[str, str] = {
     "torch.autograd._engine_run_backward": "the same name where torch.autograd keeps it",
     "torch._tensor_str._tensor_str": "how the elements of a tensor are printed",
     "torch.nn.Module._apply": "every conversion of a module",
+    "torch.nn.Module._call_impl": "the module that makes a call",
+    "torch._C._current_graph_task_id": "whether the autograd engine makes a call",
     "torch.utils._device.DeviceContext": "the default device",
     "torch.utils._device._device_constructors": "the functions that take a default device",
     "torch._ops.OpOverload.redispatch": "metadata ops on the host's own implementation",
@@ -105,11 +107,18 @@ neg_view = torch._neg_view
 dispatch_stack_length = torch._C._len_torch_dispatch_stack
 swap_tensor_impl = torch._C._swap_tensor_impl
 all_op_names = torch._C._dispatch_get_all_op_names
+MODULE_CALL = torch.nn.Module._call_impl.__code__
+"""The frame of each module's call; its first local is the module."""
 
 
 def has_kernel(op_name: str, key: str) -> bool:
     """Whether PyTorch has a kernel for ``op_name`` registered at exactly this dispatch key (an alias key counts as itself)."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op_name, key))
+
+
+def in_backward() -> bool:
+    """Whether the autograd engine is at work in this thread."""
+    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def find_op(name: str) -> Any | None:

@@ -48,6 +48,14 @@ class Reason(_Word):
     IN_KERNEL = "in_kernel"  #: a kernel had the host do this: through ``host_fallback``, or in secret
 
 
+class Phase(_Word):
+    """What a program is about when it makes a call."""
+
+    FORWARD = "forward"  #: anything that is neither of the others
+    BACKWARD = "backward"  #: inside the autograd engine
+    OPTIMIZER = "optimizer"  #: inside ``torch.optim``: a step, or ``zero_grad``
+
+
 class OpState(_Word):
     """What a vendor makes of an op, as far as it can be said without a call."""
 
@@ -102,12 +110,17 @@ class Decision:
         detail: the reason in words, with the remedy where there is one.
         rejected: every candidate considered before, each with its reason.
         dtypes: dtypes of the tensor arguments, in order.
-        shapes: shapes of the tensor arguments on the first call.
+        shapes: shapes of the tensor arguments, in order.
         calls: how often.
         seconds: time spent inside, in seconds; ``None`` when the session does not time.
         bytes_to_host: bytes copied from the device for these calls.
         bytes_to_device: bytes copied to the device for these calls.
         call_site: ``file:line`` of the first call outside PyTorch and flroute.
+        module: path of the module that made the first call, ``encoder.layer.3.attention``; the class's name for the
+            outermost module, ``None`` outside of modules.
+        phase: of the first call. In a session with ``modules=True`` it is, like the module, that of every call.
+        rest: whether this adds up the calls of all signatures of the op beyond those kept apart; dtypes and shapes are
+            empty then, and detail and rejections those of the first of them.
     """
 
     op: str
@@ -124,3 +137,6 @@ class Decision:
     bytes_to_host: int = 0
     bytes_to_device: int = 0
     call_site: str | None = None
+    module: str | None = None
+    phase: Phase = Phase.FORWARD
+    rest: bool = False

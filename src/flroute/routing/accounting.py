@@ -2,121 +2,71 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
-import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
-
+from flroute.routing.caller import find_caller
+from flroute.routing.tallies import MAX_SIGNATURES, Book, Choice, Key, Shapes, Tally, decisions_of
 from flroute.routing.trace import Trace
-from flroute.vocabulary import Decision, Reason, Rejection, Route
+from flroute.vocabulary import Decision, Reason, Route
 
 _LEVELS = {"info": logging.INFO, "warning": logging.WARNING}
 
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
-_TORCH = str(Path(torch.__file__).resolve().parent)
-
-Key = tuple[str, Route, "str | None", str, Reason, str, tuple[Rejection, ...], tuple[str, ...]]
-
-
-class Seen(NamedTuple):
-    """What a decision remembers of the tensors of its first call: never the tensors."""
-
-    dtypes: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-
-
-def seen_of(tensors: Iterable[torch.Tensor]) -> Seen:
-    """Dtypes and shapes, in order; a nested tensor has no shape."""
-    tensors = list(tensors)
-    return Seen(
-        tuple(str(t.dtype).removeprefix("torch.") for t in tensors),
-        tuple(() if t.is_nested else tuple(t.shape) for t in tensors),
-    )
-
-
-_numbers = itertools.count()
-
-
-class Tally:
-    """A decision being counted. ``tick()`` counts a call: atomic, and cheaper than an attribute update under a lock."""
-
-    __slots__ = (
-        "_count", "bytes_to_device", "bytes_to_host", "call_site", "key", "more_calls", "number", "seconds", "shapes", "tick",
-    )  # fmt: skip
-
-    def __init__(self, key: Key, shapes: tuple[tuple[int, ...], ...], call_site: str | None) -> None:
-        self.key, self.shapes, self.call_site = key, shapes, call_site
-        self.number = next(_numbers)
-        """In the order in which decisions are first taken, in all sessions."""
-        self._count = itertools.count()
-        self.tick: Callable[[], int] = self._count.__next__
-        self.more_calls = 0
-        self.seconds: float | None = None
-        self.bytes_to_host = self.bytes_to_device = 0
-
-    @property
-    def calls(self) -> int:
-        """How often ``tick`` was called; ``repr`` shows an itertools.count without advancing it."""
-        return int(repr(self._count)[6:-1]) + self.more_calls
-
-    def decision(self) -> Decision:
-        """The decision as it stands now."""
-        op, route, kernel, device, reason, detail, rejected, dtypes = self.key
-        return Decision(
-            op, route, kernel, device, reason, detail, rejected, dtypes, self.shapes, self.calls, self.seconds,
-            self.bytes_to_host, self.bytes_to_device, self.call_site,
-        )  # fmt: skip
-
-    def add(self, other: Tally) -> None:
-        """Count what ``other`` counted."""
-        self.more_calls += other.calls
-        self.bytes_to_host += other.bytes_to_host
-        self.bytes_to_device += other.bytes_to_device
-        if other.seconds is not None:
-            self.seconds = (self.seconds or 0.0) + other.seconds
-
 
 class DecisionLog:
-    """All decisions of a session, or of the process outside sessions."""
+    """All decisions of a session, or of the process outside sessions.
+
+    Args:
+        warn_on_fallback: whether the first fallback of an op for a reason is a warning.
+        trace: file for each decision when first taken, and for the totals.
+        by_module: whether calls from different modules and phases are different decisions.
+        observer: told each decision when it is first taken.
+    """
 
     def __init__(
-        self, *, warn_on_fallback: bool, trace: str | None, observer: Callable[[Decision], None] | None = None
+        self,
+        *,
+        warn_on_fallback: bool,
+        trace: Trace | None = None,
+        by_module: bool = False,
+        observer: Callable[[Decision], None] | None = None,
     ) -> None:
-        self._pages: list[dict[Key, Tally]] = [{}]
-        self._past: dict[Key, Tally] = {}  # of inner sessions, and of pages that nobody reads any more
-        self._announced: set[Key] = set()
+        self.by_module, self.warn_on_fallback = by_module, warn_on_fallback
+        self._pages = [Book()]
+        self._past = Book()  # of inner sessions, and of pages that nobody reads any more
+        self._announced = Book()
         self._lock = threading.Lock()
-        self._warn = warn_on_fallback
         self._warned: set[tuple[str, Reason]] = set()
         self._observer = observer
-        self._trace = Trace(trace) if trace is not None else None
+        self._trace = trace
 
-    def tally(self, key: Key, shapes: tuple[tuple[int, ...], ...]) -> Tally:
+    def tally(self, choice: Choice, dtypes: tuple[str, ...], shapes: Shapes) -> Tally:
         """The tally of this decision; announced when it is first taken."""
-        page = self._pages[-1]
-        found = page.get(key)
+        page, key, caller = self._pages[-1], Key(choice, dtypes, shapes), None
+        if self.by_module:
+            caller = find_caller()
+            key = key._replace(place=caller[1:])
+        found = page.find(key)
         if found is not None:
             return found
-        made = Tally(key, shapes, call_site())
+        caller = caller or find_caller()
         with self._lock:
-            found = page.setdefault(key, made)
-            is_new = key not in self._announced
-            self._announced.add(key)
+            found = page.open(key, choice, caller)
+            is_new = self._announced.find(found.key) is None
+            if is_new:
+                self._announced.open(found.key, choice, caller)
         if is_new:
-            self._announce(made.decision())  # outside the lock: an observer may compute on the device
+            self._announce(found.decision())  # outside the lock: an observer may compute on the device
         return found
 
     def _announce(self, decision: Decision) -> None:
         fallback = decision.route is Route.FALLBACK
         if not fallback:
             log_event("info", decision)
-        elif self._warn and (decision.op, decision.reason) not in self._warned:
+        elif self.warn_on_fallback and (decision.op, decision.reason) not in self._warned:
             self._warned.add((decision.op, decision.reason))
             log_event("warning", decision)
         if self._trace is not None:
@@ -126,12 +76,12 @@ class DecisionLog:
 
     def decisions(self) -> list[Decision]:
         """Every decision that served at least one call, those of inner sessions included, in the order first taken."""
-        return decisions_of([*list(self._past.values()), *self.counted_since(0)])
+        return decisions_of([*self._past.tallies(), *self.counted_since(0)])
 
     def absorb(self, inner: DecisionLog) -> None:
         """Count what an inner session counted."""
         with self._lock:
-            _add_up(self._past, [*inner._past.values(), *inner.counted_since(0)])
+            self._past.add([*inner._past.tallies(), *inner.counted_since(0)])
 
     def turn_page(self) -> int:
         """Count from zero on a new page, whose number is returned: what is counted from now on has call sites of its own.
@@ -139,17 +89,17 @@ class DecisionLog:
         Whoever turns a page must make its router forget its routes: these hold the counters of the old page.
         """
         with self._lock:
-            self._pages.append({})
+            self._pages.append(Book())
             return len(self._pages) - 1
 
     def counted_since(self, page: int) -> list[Tally]:
         """What was counted on this page and those after it; without what inner sessions counted."""
-        return [tally for counted in self._pages[page:] for tally in list(counted.values())]
+        return [tally for book in self._pages[page:] for tally in book.tallies()]
 
     def forget_pages(self) -> None:
         """Add the pages up into one: nobody asks for them any more."""
         with self._lock:
-            _add_up(self._past, [tally for page in self._pages[:-1] for tally in page.values()])
+            self._past.add([tally for page in self._pages[:-1] for tally in page.tallies()])
             del self._pages[:-1]
 
     def close(self) -> None:
@@ -163,34 +113,32 @@ class DecisionLog:
         return self._trace.lost if self._trace is not None else 0
 
 
-def decisions_of(tallies: Iterable[Tally]) -> list[Decision]:
-    """The decisions that served at least one call; those with one key added up."""
-    total: dict[Key, Tally] = {}
-    _add_up(total, tallies)
-    in_order = sorted(total.values(), key=lambda tally: tally.number)
-    return [decision for tally in in_order if (decision := tally.decision()).calls]
+class Counts:
+    """The tallies of one choice for calls of the same dtypes, by the shapes of the call.
 
+    Args:
+        log: where they are kept.
+        choice: what was decided.
+        dtypes: of the call's tensors.
+    """
 
-def _add_up(total: dict[Key, Tally], tallies: Iterable[Tally]) -> None:
-    for tally in tallies:
-        mine = total.get(tally.key)
-        if mine is None:
-            mine = total[tally.key] = Tally(tally.key, tally.shapes, tally.call_site)
-            mine.number = tally.number
-        elif tally.number < mine.number:
-            mine.number, mine.shapes, mine.call_site = tally.number, tally.shapes, tally.call_site
-        mine.add(tally)
+    __slots__ = ("_by_module", "_choice", "_dtypes", "_log", "_tallies")
 
+    def __init__(self, log: DecisionLog, choice: Choice, dtypes: tuple[str, ...]) -> None:
+        self._log, self._choice, self._dtypes = log, choice, dtypes
+        self._by_module = log.by_module
+        self._tallies: dict[Shapes, Tally] = {}
 
-def call_site() -> str | None:
-    """``file:line`` of the innermost frame outside PyTorch and flroute."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith((_PACKAGE, _TORCH, "<")):
-            return f"{file}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
-    return None
+    def __call__(self, shapes: Shapes) -> Tally:
+        """The tally of a call; to be asked once the call has succeeded: what never served is never announced."""
+        if self._by_module:
+            return self._log.tally(self._choice, self._dtypes, shapes)
+        found = self._tallies.get(shapes)
+        if found is None:
+            if len(self._tallies) >= 2 * MAX_SIGNATURES:
+                self._tallies.clear()
+            found = self._tallies[shapes] = self._log.tally(self._choice, self._dtypes, shapes)
+        return found
 
 
 def log_event(level: str, decision: Decision) -> None:
@@ -212,6 +160,8 @@ def log_event(level: str, decision: Decision) -> None:
         "detail": decision.detail,
         "shapes": decision.shapes,
         "call_site": decision.call_site,
+        "module": decision.module,
+        "phase": str(decision.phase),
     }
     event = "host fallback" if decision.route is Route.FALLBACK else "route chosen"
     logger = structlog.get_logger("flroute") if structlog.is_configured() else _standard_logger()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from flroute.routing.accounting import DecisionLog, decisions_of
+from flroute.routing.accounting import DecisionLog
 from flroute.routing.router import Router
+from flroute.routing.tallies import decisions_of
 from flroute.settings import Settings
 from flroute.vocabulary import Decision, Route
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flroute.device.table import DEVICE_TYPE
 from flroute.routing import transfers
-from flroute.routing.accounting import Tally, seen_of
+from flroute.routing.accounting import Counts
 from flroute.routing.overlap import refuse_partial
 from flroute.routing.placement import device_of_call
 from flroute.routing.plans import ComputeHandler, Plan
 from flroute.routing.schema import OpFacts, tensors_in
+from flroute.routing.tallies import MAX_SIGNATURES, dtype_names, shapes_in
 from flroute.routing.views import view_call
 from flroute.vocabulary import Reason, Route
 
@@ -26,21 +26,33 @@ aten = torch.ops.aten
 
 
 def view_handler(router: Router, facts: OpFacts) -> Plan:
-    """A call of a metadata op, counted per device; host tensors, of whatever layout, stay with PyTorch."""
+    """A call of a metadata op, counted by the tensor's signature; host tensors, of whatever layout, stay with PyTorch."""
     op, on_device = facts.op, view_call(facts.op)
-    plans: dict[tuple[torch.device, torch.dtype], tuple[Callable[..., Any], Callable[[], int]]] = {}
+    ticks: dict[tuple[Any, ...], tuple[Callable[..., Any], Callable[[], int]]] = {}
+
+    def first(tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Also every call where modules are told apart, and those of nested tensors, which have no shape."""
+        device, dtype = tensor.device, tensor.dtype
+        shapes = shapes_in((tensor,), {})  # before the call: some ops change it
+        call = on_device if device.type == DEVICE_TYPE else op
+        result = call(*args, **kwargs)
+        tally = router.counts(facts, Route.VIEW, str(device), Reason.METADATA, dtype_names([tensor]))(shapes)
+        tally.tick()
+        if not router.settings.modules and not tensor.is_nested:
+            if len(ticks) >= MAX_SIGNATURES:
+                ticks.clear()
+            ticks[device, dtype, shapes[0]] = call, tally.tick
+        return result
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensor = args[0] if args else next(iter(kwargs.values()))
-        plan = plans.get((tensor.device, tensor.dtype))
-        if plan is None:
-            call = on_device if tensor.device.type == DEVICE_TYPE else op
-            result = call(*args, **kwargs)
-            tally = router.tally(facts, Route.VIEW, str(tensor.device), Reason.METADATA, seen_of([tensor]))
-            plans[tensor.device, tensor.dtype] = call, tally.tick
-            tally.tick()
-            return result
-        call, tick = plan
+        try:
+            known = ticks.get((tensor.device, tensor.dtype, tensor.shape))
+        except RuntimeError:
+            known = None
+        if known is None:
+            return first(tensor, args, kwargs)
+        call, tick = known
         result = call(*args, **kwargs)
         tick()
         return result
@@ -53,22 +65,20 @@ def _own(function: Callable[..., Any]) -> Callable[[Router, OpFacts], Plan]:
     kernel = f"fl/device:{function.__name__}"
 
     def make(router: Router, facts: OpFacts) -> Plan:
-        plans: dict[str, Plan] = {}
+        plans: dict[tuple[Any, ...], Plan] = {}
 
         def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             tensors = tensors_in(args, kwargs)
             device = device_of_call(tensors, args, kwargs)
             if device is None:
                 return facts.op(*args, **kwargs)
-            plan = plans.get(device.name)
+            key = (device.name, *[tensor.dtype for tensor in tensors])
+            plan = plans.get(key)
             if plan is None:
-                seen = seen_of(tensors)
-                tally = partial(
-                    router.tally, facts, Route.NATIVE, device.name, Reason.MATCHED, seen, kernel=kernel
+                counts = router.counts(
+                    facts, Route.NATIVE, device.name, Reason.MATCHED, dtype_names(tensors), kernel=kernel
                 )
-                plan = plans[device.name] = router.counted(
-                    tally, lambda args, kwargs: function(*args, **kwargs)
-                )
+                plan = plans[key] = router.counted(counts, lambda args, kwargs: function(*args, **kwargs))
             return plan(args, kwargs)
 
         return run
@@ -78,7 +88,7 @@ def _own(function: Callable[..., Any]) -> Callable[[Router, OpFacts], Plan]:
 
 def _copy_handler(router: Router, facts: OpFacts) -> Plan:
     """``_copy_from(source, target)``: between host and device or two devices it moves bytes; on one device it is ``copy_``."""
-    tallies: dict[tuple[Any, ...], Tally] = {}
+    counts_of: dict[tuple[Any, ...], Counts] = {}
     resizes = facts.op is aten._copy_from_and_resize.default
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ARG001 -- non_blocking means nothing here
@@ -91,19 +101,22 @@ def _copy_handler(router: Router, facts: OpFacts) -> Plan:
             router.handler(aten.copy_.default)((target, source), {})
             return target
         key = (source.device, target.device, source.dtype, target.dtype)
-        tally = tallies.get(key)
-        if tally is None:
+        counts = counts_of.get(key)
+        if counts is None:
             where = (
                 f"{source.device}->{target.device}" if source.device != target.device else str(target.device)
             )
-            tally = tallies[key] = router.tally(
-                facts, Route.COPY, where, Reason.TRANSFER, seen_of([source, target]), kernel="fl/device:copy"
+            dtypes = dtype_names([source, target])
+            counts = counts_of[key] = router.counts(
+                facts, Route.COPY, where, Reason.TRANSFER, dtypes, kernel="fl/device:copy"
             )
         moved = transfers.Moved()
         start = time.perf_counter()
         transfers.move(source, target, moved)
+        seconds = time.perf_counter() - start
+        tally = counts(shapes_in((source, target), {}))
         if router.settings.timing:
-            tally.seconds = (tally.seconds or 0.0) + time.perf_counter() - start
+            tally.seconds = (tally.seconds or 0.0) + seconds
         tally.tick()
         tally.bytes_to_host += moved.to_host
         tally.bytes_to_device += moved.to_device
@@ -145,20 +158,21 @@ def _to_copy_handler(router: Router, facts: OpFacts) -> Plan:
 
 def _scalar_handler(router: Router, facts: OpFacts) -> Plan:
     """``_local_scalar_dense``: one element crosses to the host."""
+    counts_of: dict[tuple[torch.device, torch.dtype], Counts] = {}
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensor = args[0]
         if tensor.device.type != DEVICE_TYPE:
             return facts.op(*args, **kwargs)
         value = transfers.read_scalar(tensor)
-        tally = router.tally(
-            facts,
-            Route.COPY,
-            f"{tensor.device}->cpu",
-            Reason.TRANSFER,
-            seen_of([tensor]),
-            kernel="fl/device:read_scalar",
-        )
+        key = tensor.device, tensor.dtype
+        counts = counts_of.get(key)
+        if counts is None:
+            where, dtypes = f"{tensor.device}->cpu", dtype_names([tensor])
+            counts = counts_of[key] = router.counts(
+                facts, Route.COPY, where, Reason.TRANSFER, dtypes, kernel="fl/device:read_scalar"
+            )
+        tally = counts(shapes_in((tensor,), {}))
         tally.tick()
         tally.bytes_to_host += tensor.dtype.itemsize
         return value

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +20,7 @@ from flroute.errors import FallbackError, Unsupported, VendorError
 from flroute.kernels import Kernel
 from flroute.registry import Registry, definition_of, load
 from flroute.routing import hot_path
-from flroute.routing.accounting import Seen, Tally, seen_of
+from flroute.routing.accounting import Counts
 from flroute.routing.arrays import refusing_kept
 from flroute.routing.composites import split_of
 from flroute.routing.expected import expected_results, raise_what_the_host_raises
@@ -30,6 +29,7 @@ from flroute.routing.hot_path import HotPath
 from flroute.routing.native import Invocation
 from flroute.routing.placement import check_same_device, device_of_call, signature
 from flroute.routing.schema import OpFacts, facts_of, tensors_in
+from flroute.routing.tallies import dtype_names, shapes_in, timed
 from flroute.settings import Settings
 from flroute.torch_compat import find_op, outside_dispatch_modes, resolving_lazy_bits
 from flroute.vocabulary import FallbackPolicy, Reason, Rejection, Route
@@ -58,7 +58,7 @@ class ComputeHandler:
         self.router, self.facts = router, facts
         self._plans: dict[tuple[Any, ...], Plan] = {}
         settings = router.settings
-        every_call_is_seen = settings.timing or settings.debug or settings.watch_kernels
+        every_call_is_seen = settings.modules or settings.debug or settings.watch_kernels
         hot = hot_path.serves(facts) and not every_call_is_seen
         self.hot = hot_path.HotPath(facts, self) if hot else None
 
@@ -74,30 +74,31 @@ class ComputeHandler:
         tensors = tensors_in(args, kwargs)
         device = device_of_call(tensors, args, kwargs)
         if device is None:
-            return self._host_plan(seen_of(tensors))
+            return self._host_plan(dtype_names(tensors))
         check_same_device(self.facts, device, args, kwargs)
         inputs = tensors_in(args, {n: v for n, v in kwargs.items() if n not in self.facts.out_names})
         dtypes = frozenset(t.dtype for t in inputs)
-        plan = PlanBuilder(self.router, self.facts, device, seen_of(tensors), dtypes, self.hot).build()
+        seen = dtype_names(tensors)
+        plan = PlanBuilder(self.router, self.facts, device, seen, dtypes, self.hot).build()
         if self.facts.is_seeded and not self.facts.is_composite:
             plan = _drawing_from_own_state(plan, device.index)
         if any(t.device.type != DEVICE_TYPE for t in tensors):
             plan = _checking_devices(plan, self.facts, device)
         return plan
 
-    def _host_plan(self, seen: Seen) -> Plan:
+    def _host_plan(self, seen: tuple[str, ...]) -> Plan:
         op = self.facts.op
-        tally = partial(
-            self.router.tally, self.facts, Route.HOST, "cpu", Reason.POLICY, seen, detail="no device tensor"
+        counts = self.router.counts(
+            self.facts, Route.HOST, "cpu", Reason.POLICY, seen, detail="no device tensor"
         )
         if not self.facts.is_composite:
-            return self.router.counted(tally, lambda args, kwargs: op(*args, **kwargs))
+            return self.router.counted(counts, lambda args, kwargs: op(*args, **kwargs))
 
         def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             with resolving_lazy_bits():
                 return op(*args, **kwargs)
 
-        return self.router.counted(tally, run)
+        return self.router.counted(counts, run)
 
 
 class PlanBuilder:
@@ -107,7 +108,7 @@ class PlanBuilder:
         router: whose settings and log apply.
         facts: of the op.
         device: where the call belongs.
-        seen: dtypes and shapes of the call's tensors, for the decision.
+        seen: dtypes of all the call's tensors, for the decision.
         dtypes: of the tensors that are read.
         hot: where a native plan may leave a short cut.
     """
@@ -117,7 +118,7 @@ class PlanBuilder:
         router: Router,
         facts: OpFacts,
         device: Device,
-        seen: Seen,
+        seen: tuple[str, ...],
         dtypes: frozenset[torch.dtype],
         hot: HotPath | None,
     ) -> None:
@@ -130,8 +131,8 @@ class PlanBuilder:
             candidates_in_order(self.router.settings, self.facts, self.device, self.dtypes), ()
         )
 
-    def _tally(self, route: Route, reason: Reason, **more: Any) -> Callable[[], Tally]:
-        return partial(self.router.tally, self.facts, route, self.device.name, reason, self.seen, **more)
+    def _counts(self, route: Route, reason: Reason, **more: Any) -> Counts:
+        return self.router.counts(self.facts, route, self.device.name, reason, self.seen, **more)
 
     def _chain(
         self, steps: list[Step], rejected: tuple[Rejection, ...], refused: tuple[Predicate, ...] = ()
@@ -146,10 +147,11 @@ class PlanBuilder:
         invocation = Invocation(self.facts, kernel, name, self.device, self.router.store, self._account_host_work(name),
                                 debug=self.router.settings.debug, watch=self.router.settings.watch_kernels)  # fmt: skip
         route = Route.COPY if self.facts.name == "aten::copy_" else Route.NATIVE
-        tally = self._tally(route, Reason.MATCHED, kernel=name, rejected=rejected)
-        plan = self.router.counted(tally, invocation.adapter())
+        counts = self._counts(route, Reason.MATCHED, kernel=name, rejected=rejected)
+        plan = self.router.counted(counts, invocation.adapter())
         if self._may_be_hot(rejected):
-            plan = _warming(plan, self.hot, invocation, cache(tally), refused)  # type: ignore[arg-type]
+            timing = self.router.settings.timing
+            plan = _warming(plan, self.hot, invocation, counts, refused, timing=timing)  # type: ignore[arg-type]
         onwards: dict[Rejection, Plan] = {}
 
         def go_on(rejection: Rejection, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -197,6 +199,7 @@ class PlanBuilder:
 
     def _account_host_work(self, kernel: str) -> InKernel:
         """How ``host_fallback`` inside ``kernel`` is accounted for, or refused."""
+        counts_of: dict[tuple[str, tuple[str, ...]], Counts] = {}
 
         def account(op: str, tensors: list[torch.Tensor], work: Callable[[], Any]) -> Any:
             facts, detail = facts_of(find_op(op)), f"by kernel {kernel}"
@@ -205,17 +208,16 @@ class PlanBuilder:
                     f"{op} on {self.device.name} would run on the host: {Reason.IN_KERNEL}: {detail}. The session's policy "
                     f"is fallback='error'; it was not computed. Compute it in the kernel, or use fallback='warn' or 'allow'."
                 )
+            shapes = shapes_in((tensors,), {})
             with outside_dispatch_modes() if self.router.settings.watch_kernels else nullcontext():
                 result = work()  # declared, or seen once already
-            self.router.tally(
-                facts,
-                Route.FALLBACK,
-                self.device.name,
-                Reason.IN_KERNEL,
-                seen_of(tensors),
-                kernel=kernel,
-                detail=detail,
-            ).tick()
+            what = (op, dtype_names(tensors))
+            counts = counts_of.get(what)
+            if counts is None:
+                counts = counts_of[what] = self.router.counts(
+                    facts, Route.FALLBACK, self.device.name, Reason.IN_KERNEL, what[1], kernel=kernel, detail=detail
+                )  # fmt: skip
+            counts(shapes).tick()
             return result
 
         return account
@@ -224,26 +226,27 @@ class PlanBuilder:
         reason = rejected[-1].reason if rejected else Reason.NO_KERNEL
         split = split_of(self.facts)
         if split is not None:
-            tally = self._tally(Route.DECOMPOSED, Reason.COMPOSITE, rejected=rejected)
-            return self.router.counted(tally, split)
+            return self.router.counted(
+                self._counts(Route.DECOMPOSED, Reason.COMPOSITE, rejected=rejected), split
+            )
         return self._fallback(reason, rejected)
 
     def _fallback(self, reason: Reason, rejected: tuple[Rejection, ...]) -> Plan:
         detail = self._explain(rejected)
         if self.router.settings.fallback is FallbackPolicy.ERROR:
             return self._refuse(reason, detail)
-        tally = cache(self._tally(Route.FALLBACK, reason, detail=detail, rejected=rejected))
+        counts = self._counts(Route.FALLBACK, reason, detail=detail, rejected=rejected)
         facts, device, alias = self.facts, self.device, self.router.settings.fast_fallback
 
         def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            call = HostCall(facts, device, alias=alias)
+            call, shapes = HostCall(facts, device, alias=alias), shapes_in(args, kwargs)
             result = call.run(args, kwargs)
-            counter = tally()
-            counter.bytes_to_host += call.bytes_to_host
-            counter.bytes_to_device += call.bytes_to_device
+            tally = counts(shapes)
+            tally.bytes_to_host += call.bytes_to_host
+            tally.bytes_to_device += call.bytes_to_device
             return result
 
-        return self.router.counted(tally, run)
+        return self.router.counted(counts, run)
 
     def _explain(self, rejected: tuple[Rejection, ...]) -> str:
         if not rejected:
@@ -394,8 +397,10 @@ def _warming(
     plan: Plan,
     hot: HotPath,
     invocation: Invocation,
-    tally: Callable[[], Tally],
+    counts: Counts,
     refused: tuple[Predicate, ...],
+    *,
+    timing: bool,
 ) -> Plan:
     """A plan whose signatures take the hot path once a call has passed every check.
 
@@ -413,10 +418,12 @@ def _warming(
             return own is None or _ask(own, facts, invocation.name, args, kwargs)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        shapes = shapes_in(args, kwargs)
         result = plan(args, kwargs)
         if invocation.plain_results:
-            explain = invocation.explain
-            entry = hot_path.Entry(kernel.function, tally().tick, invocation.device, explain, when, finish)
+            tally = counts(shapes)
+            function = timed(kernel.function, tally) if timing else kernel.function
+            entry = hot_path.Entry(function, tally.tick, invocation.device, invocation.explain, when, finish)
             hot.remember(args, kwargs, entry)
         return result
 

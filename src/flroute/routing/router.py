@@ -1,24 +1,23 @@
 """The router: finds the route of each call once per signature, and runs it.
 
 ``Router`` maps an op to a handler, made on first use. A handler keeps plans by the dtypes and devices of the tensor
-arguments; a plan is a plain callable with the decision's counter inside it. A change of policy or of the registry
+arguments; a plan is a plain callable with the decision's counters inside it. A change of policy or of the registry
 empties the table, so it is seen at once.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
 
 from flroute.routing import transfers
-from flroute.routing.accounting import DecisionLog, Seen, Tally
+from flroute.routing.accounting import Counts, DecisionLog
 from flroute.routing.device_ops import DEVICE_OPS, view_handler
 from flroute.routing.plans import ComputeHandler, Plan
 from flroute.routing.schema import OpFacts, facts_of
+from flroute.routing.tallies import Choice, shapes_in
 from flroute.settings import Settings
 from flroute.vocabulary import Reason, Rejection, Route
 
@@ -63,47 +62,48 @@ class Router:
         handler = ComputeHandler(self, facts)
         return handler if handler.hot is None else handler.hot.handler
 
-    def tally(
+    def counts(
         self,
         facts: OpFacts,
         route: Route,
         device: str,
         reason: Reason,
-        seen: Seen,
+        dtypes: tuple[str, ...],
         *,
         kernel: str | None = None,
         detail: str = "",
         rejected: tuple[Rejection, ...] = (),
-    ) -> Tally:
-        """The counter of a decision."""
-        return self.log.tally(
-            (facts.name, route, kernel, device, reason, detail, rejected, seen.dtypes), seen.shapes
-        )
+    ) -> Counts:
+        """The counters of a decision for calls of these dtypes."""
+        choice = Choice(facts.name, route, kernel, device, reason, detail, rejected)
+        return Counts(self.log, choice, dtypes)
 
-    def counted(self, tally: Callable[[], Tally], plan: Plan) -> Plan:
+    def counted(self, counts: Counts, plan: Plan) -> Plan:
         """``plan``, counting each call that succeeds; timed if the session times.
 
         Args:
-            tally: gives the counter; asked after the first success, so that what never served is never announced.
+            counts: the counters.
             plan: what is counted.
         """
-        tally = cache(tally)
         if not self.settings.timing:
 
             def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+                shapes = shapes_in(args, kwargs)  # before the call, which may resize
                 result = plan(args, kwargs)
-                tally().tick()
+                counts(shapes).tick()
                 return result
 
             return run
         clock = time.perf_counter
 
         def run_timed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            shapes = shapes_in(args, kwargs)
             start = clock()
             result = plan(args, kwargs)
-            counter = tally()
-            counter.seconds = (counter.seconds or 0.0) + clock() - start
-            counter.tick()
+            seconds = clock() - start
+            tally = counts(shapes)
+            tally.seconds = (tally.seconds or 0.0) + seconds
+            tally.tick()
             return result
 
         return run_timed
