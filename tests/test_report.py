@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+import flroute
 from flroute.report import Report
-from flroute.vocabulary import Decision, FallbackPolicy, Reason, Rejection, Route
+from flroute.vocabulary import Decision, FallbackPolicy, Phase, Reason, Rejection, Route
 
 ADD = Decision(
     "aten::add.Tensor", Route.NATIVE, "reference/numpy:add", "fl:0", Reason.MATCHED,
@@ -163,7 +167,15 @@ def test_the_file_holds_everything(report: Report, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "first"), [("calls", VIEW), ("seconds", ADD_64), ("bytes", ERF), ("op", UPLOAD)]
+    ("key", "first"),
+    [
+        ("calls", VIEW),
+        ("seconds", ADD_64),
+        ("bytes", ERF),
+        ("op", UPLOAD),
+        ("module", ADD),
+        ("route", ADD),
+    ],
 )
 def test_sorted_by(key: str, first: Decision, report: Report) -> None:
     ordered = report.sorted_by(key)
@@ -173,5 +185,67 @@ def test_sorted_by(key: str, first: Decision, report: Report) -> None:
 
 
 def test_sorted_by_something_else_says_what_there_is(report: Report) -> None:
-    with pytest.raises(ValueError, match="by calls, seconds, bytes, op, not by 'size'"):
+    with pytest.raises(ValueError, match="by calls, seconds, bytes, op, module, route, not by 'size'"):
         report.sorted_by("size")
+
+
+GROUPED = (
+    replace(ADD, module="encoder.0", phase=Phase.FORWARD),
+    replace(ERF, module="encoder.0", phase=Phase.FORWARD),
+    replace(ADD_64, module="encoder.1", phase=Phase.BACKWARD),
+    VIEW,
+)
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("op", [("aten::t", 1000, 0, 0), ("aten::add.Tensor", 8, 8, 0), ("aten::erf", 2, 0, 2)]),
+        ("module", [("(no module)", 1000, 0, 0), ("encoder.0", 9, 7, 2), ("encoder.1", 1, 1, 0)]),
+        ("route", [("view", 1000, 0, 0), ("native", 8, 8, 0), ("fallback", 2, 0, 2)]),
+        ("phase", [("forward", 1009, 7, 2), ("backward", 1, 1, 0)]),
+    ],
+)
+def test_grouped_by(key: str, expected: list[Any]) -> None:
+    groups = Report(GROUPED, device="fl:0").grouped_by(key)
+    assert [(g.name, g.calls, g.native, g.fallback) for g in groups] == expected
+    assert len(groups) == len(expected)
+    assert sum(g.bytes_to_host for g in groups) == 800
+    assert str(groups).splitlines()[0].split()[0] == key
+    assert {key, *(name for name, *_ in expected)} <= set(_Cells(groups._repr_html_()).texts)
+
+
+def test_grouped_by_something_else_says_what_there_is(report: Report) -> None:
+    with pytest.raises(ValueError, match="by op, module, route, phase, not by 'size'"):
+        report.grouped_by("size")
+
+
+def test_a_page_stands_alone(report: Report, tmp_path: Path) -> None:
+    path = report.to_html(tmp_path / "new" / "report.html")
+    text = path.read_text()
+    assert report._repr_html_() in text
+    assert "http" not in text
+    assert {"html", "meta", "title", "style"} <= set(_Cells(text).tags)
+
+
+def test_signatures_that_were_added_up_are_told() -> None:
+    report = Report([replace(ADD, rest=True, shapes=()), ERF], device="fl:0")
+    assert report.capped == ["aten::add.Tensor"]
+    assert "signatures beyond the first 512 of an op are added up: aten::add.Tensor" in str(report)
+    assert "signatures" not in str(Report([ADD], device="fl:0"))
+
+
+def test_a_frame_has_a_row_for_each_decision(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in: pandas is no dependency."""
+    pandas = ModuleType("pandas")
+    pandas.DataFrame = lambda rows, columns: (rows, columns)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pandas", pandas)
+    rows, columns = report.to_pandas()
+    assert rows == report.to_dict()["decisions"]
+    assert columns == list(rows[0])
+
+
+def test_without_pandas_the_remedy_is_named(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(flroute.FlrouteError, match=r"needs pandas.*pip install pandas"):
+        report.to_pandas()

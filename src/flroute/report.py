@@ -1,29 +1,33 @@
-"""The report of a session: its decisions as a table for terminals and notebooks, and as a file."""
+"""The report of a session: its decisions as a table for terminals, notebooks and pages, as data, and in groups."""
 
 from __future__ import annotations
 
 import html
-import io
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flroute.errors import FlrouteError
+from flroute.groups import GROUPINGS, Groups, group, seconds_of
+from flroute.routing.tallies import MAX_SIGNATURES
+from flroute.tables import Grid, in_text, page, shown_seconds
 from flroute.vocabulary import Decision, Route
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 SCHEMA_VERSION = 1
 
-_STYLES = {Route.NATIVE: "green", Route.FALLBACK: "bold yellow", Route.DECOMPOSED: "cyan"}
 _ORDERS: dict[str, Callable[[Decision], Any]] = {
     "calls": lambda d: -d.calls,
     "seconds": lambda d: -(d.seconds or 0.0),
     "bytes": lambda d: -(d.bytes_to_host + d.bytes_to_device),
     "op": lambda d: d.op,
+    "module": lambda d: d.module or "",
+    "route": lambda d: list(Route).index(Route(d.route)),
 }
 
 
@@ -101,7 +105,7 @@ class Report:
     def totals(self) -> dict[Route, Total]:
         """Ops, calls and seconds of each route that occurred."""
         return {
-            route: Total(len({d.op for d in chosen}), sum(d.calls for d in chosen), _seconds(chosen))
+            route: Total(len({d.op for d in chosen}), sum(d.calls for d in chosen), seconds_of(chosen))
             for route in Route
             if (chosen := [decision for decision in self.decisions if decision.route == route])
         }
@@ -118,7 +122,7 @@ class Report:
         """The same report with its decisions sorted.
 
         Args:
-            key: ``"calls"``, ``"seconds"`` or ``"bytes"``, the largest first, or ``"op"``, by name.
+            key: ``"calls"``, ``"seconds"`` or ``"bytes"``, the largest first; ``"op"`` or ``"module"``, by name; or ``"route"``.
 
         Raises:
             ValueError: another key.
@@ -133,6 +137,53 @@ class Report:
             trace_path=self.trace_path,
             lost_records=self.lost_records,
         )
+
+    def grouped_by(self, key: str) -> Groups:
+        """What the decisions add up to by op, module, route or phase, the group with most calls first.
+
+        Module and phase are those of each signature's first call, unless the session has ``modules=True``.
+
+        Args:
+            key: ``"op"``, ``"module"``, ``"route"`` or ``"phase"``.
+
+        Raises:
+            ValueError: another key.
+
+        Example:
+            >>> from flroute import Decision, Reason, Route
+            >>> erf = Decision("aten::erf", Route.FALLBACK, None, "fl:0", Reason.NO_KERNEL, calls=2, module="head")
+            >>> print(Report([erf], device="fl:0").grouped_by("module"))
+            module  calls  native  fallback  time  to host  to device
+            head        2       0         2              0          0
+        """
+        if key not in GROUPINGS:
+            raise ValueError(f"a report is grouped by {', '.join(GROUPINGS)}, not by {key!r}")
+        return group(self.decisions, key)
+
+    @property
+    def capped(self) -> list[str]:
+        """Ops with so many signatures that those beyond the first ``MAX_SIGNATURES`` were added up."""
+        return sorted({decision.op for decision in self.decisions if decision.rest})
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame`` with a row for each decision and a column for each of its attributes.
+
+        Raises:
+            FlrouteError: pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ModuleNotFoundError as error:
+            raise FlrouteError(
+                "report.to_pandas() needs pandas, which is not installed: pip install pandas. "
+                "report.to_dict()['decisions'] has the same rows."
+            ) from error
+        rows = [_plain(asdict(decision)) for decision in self.decisions]
+        return pd.DataFrame(rows, columns=[field.name for field in fields(Decision)])
+
+    def to_html(self, path: str | os.PathLike[str]) -> Path:
+        """Write the report as a page that needs no other file, and return ``path``; missing directories are made."""
+        return _written(path, page(f"flroute: {self.device}", self._repr_html_()))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, in types that JSON has."""
@@ -151,10 +202,7 @@ class Report:
 
     def to_json(self, path: str | os.PathLike[str]) -> Path:
         """Write ``to_dict()`` to ``path`` and return it; missing directories are made."""
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        return target
+        return _written(path, json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
 
     def summary(self) -> list[str]:
         """The report in a few lines of text, and every fallback with its reason."""
@@ -174,6 +222,10 @@ class Report:
             f"  {d.op}, {counted(d.calls, 'call')}, first from {d.call_site or 'unknown'}: {d.reason}: {d.detail}"
             for d in fallbacks
         ]
+        if self.capped:
+            lines.append(
+                f"signatures beyond the first {MAX_SIGNATURES} of an op are added up: {', '.join(self.capped)}"
+            )
         if self.trace_path:
             lost = (
                 f", but for {counted(self.lost_records, 'record')} that could not be written"
@@ -184,43 +236,25 @@ class Report:
         return lines
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.table import Table
         from rich.text import Text
 
-        narrow = options.max_width < _WIDE
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold underline")
-        for name in _NARROW_COLUMNS if narrow else _COLUMNS:
-            justify: JustifyMethod = "right" if name in _NUMBERS else "left"
-            table.add_column(name, justify=justify, no_wrap=True)
-        for row in self.rows():
-            cells = _narrow_cells(row) if narrow else _cells(row)
-            table.add_row(*map(Text, cells), style=_STYLES.get(row.route, "dim"))
-        yield table
+        yield self._grid(narrow=options.max_width < _WIDE).to_rich()
         yield Text("\n".join(["", *self.summary()]))
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        text = io.StringIO()
-        Console(file=text, width=_width(), color_system=None).print(self)
-        return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
+        return in_text(self)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         """The table for a notebook."""
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in _COLUMNS)
-        body = "".join(
-            f'<tr class="flroute-{row.route}">'
-            + "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(row))
-            + "</tr>"
-            for row in self.rows()
-        )
         summary = "<br>".join(html.escape(line) for line in self.summary())
-        return (
-            '<div class="flroute-report"><table>'
-            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{summary}</p></div>"
-        )
+        return f'<div class="flroute-report">{self._grid().to_html()}<p>{summary}</p></div>'
+
+    def _grid(self, *, narrow: bool = False) -> Grid:
+        rows, cells = self.rows(), _narrow_cells if narrow else _cells
+        columns = _NARROW_COLUMNS if narrow else _COLUMNS
+        return Grid(columns, [cells(row) for row in rows], [row.route for row in rows], _NUMBERS)
 
 
 _COLUMNS = ("op", "route", "kernel", "device", "calls", "time", "reason")
@@ -231,7 +265,15 @@ _WIDE = 132
 
 
 def _cells(d: Decision) -> tuple[str, ...]:
-    return (d.op, str(d.route), d.kernel or "", d.device, f"{d.calls:,}", _time(d.seconds), str(d.reason))
+    return (
+        d.op,
+        str(d.route),
+        d.kernel or "",
+        d.device,
+        f"{d.calls:,}",
+        shown_seconds(d.seconds),
+        str(d.reason),
+    )
 
 
 def _narrow_cells(d: Decision) -> tuple[str, ...]:
@@ -248,7 +290,7 @@ def added_up(decisions: Sequence[Decision], key: Callable[[Decision], object]) -
         replace(
             group[0],
             calls=sum(d.calls for d in group),
-            seconds=_seconds(group),
+            seconds=seconds_of(group),
             bytes_to_host=sum(d.bytes_to_host for d in group),
             bytes_to_device=sum(d.bytes_to_device for d in group),
         )
@@ -256,19 +298,15 @@ def added_up(decisions: Sequence[Decision], key: Callable[[Decision], object]) -
     ]
 
 
-def _seconds(decisions: Sequence[Decision]) -> float | None:
-    timed = [decision.seconds for decision in decisions if decision.seconds is not None]
-    return sum(timed) if timed else None
-
-
-def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.2f} ms"
+def _written(path: str | os.PathLike[str], text: str) -> Path:
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text, encoding="utf-8")
+    return target
 
 
 def _in_words(seconds: float | None) -> str:
-    return "" if seconds is None else f" in {_time(seconds)}"
+    return "" if seconds is None else f" in {shown_seconds(seconds)}"
 
 
 def _percent(share: float) -> str:
@@ -284,14 +322,6 @@ def _percent(share: float) -> str:
 def counted(number: int, word: str) -> str:
     """A number with its word, ``1 call`` or ``2 calls``."""
     return f"{number:,} {word}" + ("" if number == 1 else "s")
-
-
-def _width() -> int:
-    """The terminal's columns, and enough of them to keep names whole where there is no terminal."""
-    try:
-        return max(os.get_terminal_size().columns, 80)
-    except OSError:
-        return 160
 
 
 def _plain(value: Any) -> Any:
