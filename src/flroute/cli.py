@@ -8,8 +8,7 @@ import runpy
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
-from datetime import datetime, timezone
+from dataclasses import asdict, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -223,12 +222,21 @@ def _function_named(target: str) -> Callable[[], tuple[Any, Any]]:
 
 
 @app.command()
-def config(as_json: JsonOption = False) -> None:
-    """Show every setting in force in this directory, and where it comes from."""
+def config(
+    as_json: JsonOption = False,
+    check_it: Annotated[
+        bool,
+        typer.Option("--check", help="Find rules without effect instead; exits with 1 if there are any."),
+    ] = False,
+) -> None:
+    """Show every setting in force in this directory, and where it comes from; or check the policy they make."""
     from flroute.settings import SETTINGS, Settings, explain_settings
 
     with _errors_in_words():
         found = explain_settings()
+        if check_it:
+            _check_policy(found, as_json=as_json)
+            return
     default = Settings()
     rows = [
         (name, found[name].value if name in found else getattr(default, name), found[name].where if name in found else "default")
@@ -245,14 +253,29 @@ def config(as_json: JsonOption = False) -> None:
     _console().print(table)
 
 
+def _check_policy(found: Mapping[str, Any], *, as_json: bool) -> None:
+    from flroute.policy_check import check_policy
+
+    findings = check_policy(found)
+    if as_json:
+        _print_json([asdict(finding) for finding in findings])
+    else:
+        for finding in findings:
+            typer.echo(str(finding))
+        typer.echo(f"{len(findings)} found" if findings else "nothing is wrong with the policy")
+    raise typer.Exit(1 if findings else 0)
+
+
 def _plain(value: object) -> object:
+    if isinstance(value, tuple):
+        return [asdict(item) if is_dataclass(item) else item for item in value]  # type: ignore[arg-type]
     return dict(value) if isinstance(value, Mapping) else value
 
 
 def _shown(value: object) -> str:
-    if value is None or value == {}:
+    if value is None or value in ({}, ()):
         return "-"
-    return json.dumps(_plain(value)) if isinstance(value, bool | Mapping) else str(value)
+    return json.dumps(_plain(value)) if isinstance(value, bool | Mapping | tuple) else str(value)
 
 
 @app.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ContextDecorator, ExitStack, contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from types import TracebackType
 from typing import Any
@@ -16,12 +16,13 @@ from flroute import activation, registry
 from flroute.device import guard, table
 from flroute.device.tensors import is_on_device
 from flroute.errors import DeviceError, FlrouteError
+from flroute.policy_check import refuse_unknown_ops
 from flroute.report import Report
 from flroute.routing.accounting import DecisionLog
 from flroute.routing.capture import Capture
 from flroute.routing.router import Router
 from flroute.routing.trace import Trace
-from flroute.settings import Settings, load_settings
+from flroute.settings import Origin, Settings, changed, explain_settings, load_settings
 from flroute.torch_compat import (
     DefaultDevice,
     TorchDispatchMode,
@@ -270,6 +271,42 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
                 "attach() needs an open session: call it inside `with flroute.enable(...) as session:`"
             )
 
+    @contextmanager
+    def change(self, **settings: Any) -> Iterator[None]:
+        """Other settings for this session while open, in all its threads; the next call is routed by them.
+
+        Args:
+            settings: ``fallback``, ``precision``, ``fast_fallback``, ``order``, ``rules``, ``allow`` or ``deny``, as for
+                ``enable``. An order and rules come before those in force, the others replace theirs.
+
+        Raises:
+            SettingsError: another setting, a value it does not take, or a rule for an op that this PyTorch lacks.
+
+        Example:
+            >>> import flroute, torch
+            >>> with flroute.enable(device="reference") as session:
+            ...     with session.change(deny=["reference/*"], fallback="allow"):
+            ...         y = torch.ones(2).exp()
+            >>> [(d.op, d.rejected[0].detail) for d in session.fallbacks if d.op == "aten::exp"]
+            [('aten::exp', "denied by 'reference/*'")]
+        """
+        router, before = self.router, self.router.settings
+        new = changed(before, settings)
+        ours = dict.fromkeys(new.order, "argument")
+        refuse_unknown_ops(
+            {"order": Origin(new.order, "argument", ours), "rules": Origin(new.rules, "argument")}
+        )
+        self._put_in_force(new)
+        try:
+            yield
+        finally:  # a capture that came or went meanwhile decides about watching
+            self._put_in_force(replace(before, watch_kernels=router.settings.watch_kernels))
+
+    def _put_in_force(self, settings: Settings) -> None:
+        self.router.settings = settings
+        self.router.log.warn_on_fallback = settings.fallback is FallbackPolicy.WARN
+        self.router.invalidate()
+
     @property
     def decisions(self) -> list[Decision]:
         """Every decision so far, in the order first taken."""
@@ -296,9 +333,9 @@ def enable(device: str | torch.device | None = None, **settings: Any) -> Session
 
     Args:
         device: ``"vendor"``, ``"vendor:1"``, ``"fl:1"`` or a ``torch.device``; the default vendor's first device if absent.
-        settings: ``fallback="warn" | "allow" | "error"``, ``default_device``, ``precision``, ``order``, ``fast_fallback``,
-            ``trace``, ``timing``, ``debug``; see ``flroute.settings.Settings``. Arguments win over ``FLROUTE_*``
-            variables, these over ``flroute.toml`` and ``[tool.flroute]``.
+        settings: ``fallback="warn" | "allow" | "error"``, ``default_device``, ``precision``, ``order``, ``rules``, ``allow``,
+            ``deny``, ``fast_fallback``, ``trace``, ``timing``, ``modules``, ``debug``; see ``flroute.settings.Settings``.
+            Arguments win over ``FLROUTE_*`` variables, these over ``flroute.toml`` and ``[tool.flroute]``.
 
     Returns:
         A session, to be opened with ``with``.
@@ -306,7 +343,7 @@ def enable(device: str | torch.device | None = None, **settings: Any) -> Session
     Raises:
         UnknownVendorError: no such vendor; the message lists those there are.
         DeviceError: no such device.
-        SettingsError: an unknown setting or value.
+        SettingsError: an unknown setting or value, contradictory rules, or a rule for an op that this PyTorch lacks.
 
     Example:
         >>> import flroute, torch
@@ -323,7 +360,9 @@ def enable(device: str | torch.device | None = None, **settings: Any) -> Session
     activation.activate()
     if not guard.installed():
         _lift_modes_in_backward()
-    return Session(load_settings(**settings))
+    origins = explain_settings(**settings)
+    refuse_unknown_ops(origins)
+    return Session(Settings(**{name: origin.value for name, origin in origins.items()}))
 
 
 @contextmanager

@@ -7,23 +7,19 @@ The first of these that names a setting wins. Nothing is ignored in silence: an 
 from __future__ import annotations
 
 import difflib
+import json
 import os
-import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from flroute.errors import SettingsError
+from flroute.policy import RULE, Policy, Rule, RuleError, contradiction, placed, policy_of, read_rule
+from flroute.toml_files import Keys, dig, line_of, read_toml
 from flroute.vocabulary import FallbackPolicy, Precision
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 PREFIX = "FLROUTE_"
 
@@ -40,7 +36,10 @@ class Settings:
         precision: the least exact kernels that may be chosen.
         default_device: whether new tensors land on the session's device.
         fast_fallback: whether the host may work on host-visible memory in place of a copy.
-        order: for each op, the order in which candidates are tried.
+        order: for each op, by name or glob, the order in which candidates are tried; the first that names the op decides.
+        rules: likewise with conditions, before those; see ``flroute.policy.Rule``.
+        allow: words that name vendors, implementations or kernels, or globs; with any, no other kernel is chosen.
+        deny: likewise; these are not chosen.
         trace: file for each decision when first taken, and for the totals.
         timing: whether decisions carry the time spent.
         modules: whether every call is counted for the module and phase it comes from, not only each signature's first.
@@ -58,6 +57,9 @@ class Settings:
     default_device: bool = True
     fast_fallback: bool = True
     order: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    rules: tuple[Rule, ...] = ()
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
     trace: str | None = None
     timing: bool = False
     modules: bool = False
@@ -67,6 +69,11 @@ class Settings:
     autoload: bool | None = None
     cache_dir: str | None = None
     cache_limit: int = 2**29
+
+    @cached_property
+    def policy(self) -> Policy:
+        """What order, rules, allow and deny say together."""
+        return policy_of(self.order, self.rules, self.allow, self.deny)
 
 
 # What each setting may be -----------------------------------------------------------------------------------
@@ -123,6 +130,21 @@ def _order(value: object) -> dict[str, tuple[str, ...]]:
     return {op: tuple(candidates) for op, candidates in value.items()}
 
 
+def _rules(value: object) -> tuple[Rule, ...]:
+    if not isinstance(value, list | tuple):
+        raise _RejectedError(f"a list of {RULE}")
+    return tuple([read_rule(item) for item in value])
+
+
+def _words(value: object) -> tuple[str, ...]:
+    words = (value,) if isinstance(value, str) else value
+    if not _is_list_of_words(words):
+        raise _RejectedError(
+            'names of vendors, implementations or kernels, or globs, such as ["reference/*"]'
+        )
+    return tuple(words)  # type: ignore[arg-type]
+
+
 def _is_list_of_words(value: object) -> bool:
     return isinstance(value, list | tuple) and bool(value) and all(isinstance(w, str) and w for w in value)
 
@@ -155,6 +177,17 @@ def _order_from_text(text: str) -> dict[str, list[str]]:
     if not all(separator for _, separator, _ in rows):
         raise _RejectedError("aten::mm=triton,numpy,host with ; between ops")
     return {op.strip(): [word.strip() for word in words.split(",")] for op, _, words in rows}
+
+
+def _rules_from_text(text: str) -> object:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise _RejectedError(f"JSON, a list of {RULE}") from None
+
+
+def _words_from_text(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",")]
 
 
 @dataclass(frozen=True)
@@ -196,6 +229,9 @@ SETTINGS: dict[str, Setting] = {
         Setting("default_device", "new tensors land on the session's device", _flag, _flag_from_text),
         Setting("fast_fallback", "the host works on host-visible memory without a copy", _flag, _flag_from_text),
         Setting("order", "candidates of an op, in the order to try them", _order, _order_from_text),
+        Setting("rules", "which candidates serve which calls: the first rule that holds decides", _rules, _rules_from_text),
+        Setting("allow", "the only vendors and kernels that may be chosen", _words, _words_from_text),
+        Setting("deny", "vendors and kernels that may not be chosen", _words, _words_from_text),
         Setting("trace", "JSONL file for each decision when first taken, and for the totals", _path),
         Setting("timing", "measure the time of every call", _flag, _flag_from_text),
         Setting("modules", "count every call for its module and phase", _flag, _flag_from_text),
@@ -224,10 +260,17 @@ if set(SETTINGS) != {f.name for f in fields(Settings)}:
 
 @dataclass(frozen=True)
 class Origin:
-    """A value, and where it was found, in words: ``flroute.toml:3``, ``FLROUTE_DEVICE`` or ``argument``."""
+    """A value, and where it was found, in words: ``flroute.toml:3``, ``FLROUTE_DEVICE`` or ``argument``.
+
+    Attributes:
+        value: as a field of ``Settings``.
+        where: in words.
+        places: for an order, where each op stands.
+    """
 
     value: Any
     where: str
+    places: Mapping[str, str] = field(default_factory=dict)
 
 
 def load_settings(**arguments: Any) -> Settings:
@@ -246,6 +289,34 @@ def load_settings(**arguments: Any) -> Settings:
     return Settings(**{name: origin.value for name, origin in explain_settings(**arguments).items()})
 
 
+CHANGEABLE = ("fallback", "precision", "fast_fallback", "order", "rules", "allow", "deny")
+"""Settings that a session may change while it is open."""
+
+
+def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """``settings`` with others in place; an order and rules come before those there are.
+
+    Args:
+        settings: in force.
+        changes: from names in ``CHANGEABLE`` to values, as arguments.
+
+    Raises:
+        SettingsError: an unknown name or value, or a setting that is fixed once a session is open.
+    """
+    for name in changes:
+        if name in SETTINGS and name not in CHANGEABLE:
+            raise SettingsError(
+                f"argument: {name!r} is fixed once a session is open: give it to enable(). "
+                f"These may change: {', '.join(CHANGEABLE)}."
+            )
+    found = _from_arguments(changes)
+    for name in ("order", "rules"):
+        if name in found:
+            found[name] = _before(found[name], Origin(getattr(settings, name), ""))
+    _check_lists({name: Origin(getattr(settings, name), "the session") for name in ("allow", "deny")} | found)
+    return replace(settings, **{name: origin.value for name, origin in found.items()})
+
+
 def explain_settings(**arguments: Any) -> dict[str, Origin]:
     """The settings that are not at their default, each with where it comes from.
 
@@ -258,13 +329,30 @@ def explain_settings(**arguments: Any) -> dict[str, Origin]:
     found: dict[str, Origin] = {}
     for layer in (_from_files(), _from_environment(), _from_arguments(arguments)):
         for name, origin in layer.items():
-            if name == "order" and name in found:  # orders of different ops add up
-                found[name] = Origin(
-                    {**found[name].value, **origin.value}, f"{found[name].where}, {origin.where}"
-                )
-            else:
-                found[name] = origin
+            found[name] = (
+                _before(origin, found[name]) if name in ("order", "rules") and name in found else origin
+            )
+    _check_lists(found)
     return found
+
+
+def _before(origin: Origin, earlier: Origin) -> Origin:
+    """Orders of different ops, and rules, add up; what wins comes first."""
+    where = f"{earlier.where}, {origin.where}"
+    if isinstance(origin.value, tuple):
+        return Origin((*origin.value, *earlier.value), where)
+    kept = {op: words for op, words in earlier.value.items() if op not in origin.value}
+    return Origin({**origin.value, **kept}, where, {**earlier.places, **origin.places})
+
+
+def _check_lists(found: Mapping[str, Origin]) -> None:
+    if "allow" not in found or "deny" not in found:
+        return
+    allow, deny = found["allow"], found["deny"]
+    if both := [word for word in allow.value if word in deny.value]:
+        raise SettingsError(
+            f"{deny.where}: {both[0]!r} is denied, and allowed at {allow.where}. Take it out of one of them."
+        )
 
 
 def _from_arguments(arguments: Mapping[str, Any]) -> dict[str, Origin]:
@@ -272,12 +360,9 @@ def _from_arguments(arguments: Mapping[str, Any]) -> dict[str, Origin]:
     for name, value in arguments.items():
         setting = _known(name, SETTINGS, "argument", "setting")
         if value is not None:
-            if not setting.in_arguments:
-                raise SettingsError(
-                    f"argument {name}: it holds for the whole process, not for one session; "
-                    f"set the variable {setting.variable} instead."
-                )
-            found[name] = Origin(_converted(setting.convert, value, name, f"argument {name}"), "argument")
+            found[name] = _in_one_place(
+                name, _converted(setting.convert, value, name, f"argument {name}"), "argument"
+            )
     return found
 
 
@@ -287,8 +372,16 @@ def _from_environment() -> dict[str, Origin]:
         if variable.startswith(PREFIX) and text:  # an empty variable counts as not set
             setting = _known(variable, VARIABLES, "environment", "variable")
             value = _converted(setting.parse, text, setting.name, f"environment variable {variable}")
-            found[setting.name] = Origin(value, variable)
+            found[setting.name] = _in_one_place(setting.name, value, variable)
     return found
+
+
+def _in_one_place(name: str, value: Any, where: str) -> Origin:
+    if name == "rules":
+        return Origin(
+            _agreeing(tuple([rule if rule.where else placed(rule, where) for rule in value])), where
+        )
+    return Origin(value, where, dict.fromkeys(value, where) if name == "order" else {})
 
 
 def _from_files() -> dict[str, Origin]:
@@ -315,11 +408,24 @@ def _known(name: str, known: Mapping[str, Setting], where: str, what: str) -> Se
 def _converted(convert: Callable[[Any], Any], value: Any, name: str, where: str) -> Any:
     try:
         return convert(value)
+    except RuleError as error:
+        raise SettingsError(f"{where}: {error}.") from None
     except _RejectedError as error:
         suggestion = _suggestion(value, error.words) if isinstance(value, str) else ""
         raise SettingsError(
             f"{where}: {value!r} is not allowed for {name!r}.{suggestion} Allowed: {error.allowed}."
         ) from None
+
+
+def _agreeing(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """The rules of one source, which must not contradict each other."""
+    if (pair := contradiction(rules)) is not None:
+        one, other = pair
+        raise SettingsError(
+            f"{other.where}: this rule for {other.op!r} says {list(other.order)}, and the one at {one.where} says "
+            f"{list(one.order)} of the same calls. Keep one of them."
+        )
+    return rules
 
 
 def _suggestion(word: str, known: Iterable[str]) -> str:
@@ -341,53 +447,35 @@ def _read(path: Path, table: tuple[str, ...]) -> dict[str, Origin] | None:
 
 @lru_cache(maxsize=32)
 def _parse(path: Path, table: tuple[str, ...], _mtime: int, _size: int) -> dict[str, Origin] | None:
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} cannot be read: {error}") from error
     if table and table[-1] not in text:
         return None
-    found = _dig(_toml(path, text), table)
+    found = dig(read_toml(path, text), table)
     if found is None:
         return None
     if not isinstance(found, dict):
-        raise SettingsError(f"{path}:{_line_of(text, table)}: {'.'.join(table)} must be a table of settings.")
+        raise SettingsError(f"{path}:{line_of(text, table)}: {'.'.join(table)} must be a table of settings.")
     return {name: _from_file(path, text, (*table, name), value) for name, value in found.items()}
 
 
-def _dig(data: Any, keys: tuple[str, ...]) -> Any:
-    for key in keys:
-        data = data.get(key) if isinstance(data, dict) else None
-    return data
-
-
-def _from_file(path: Path, text: str, keys: tuple[str, ...], value: Any) -> Origin:
-    name = keys[-1]
-    where = f"{path}:{_line_of(text, keys)}"
+def _from_file(path: Path, text: str, keys: Keys, value: Any) -> Origin:
+    name = str(keys[-1])
+    where = f"{path}:{line_of(text, keys)}"
     setting = _known(name, SETTINGS, where, "setting")
     if not setting.in_files:
         raise SettingsError(
             f"{where}: {name!r} is needed before any file is read; set the variable {setting.variable} instead."
         )
-    return Origin(_converted(setting.convert, value, name, where), where)
-
-
-def _toml(path: Path, text: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        at = re.search(r"line (\d+)", str(error))
-        line = at.group(1) if at else str(text.count("\n") + 1)  # "at end of document" names no line
-        raise SettingsError(f"{path}:{line}: not valid TOML: {error}") from error
-
-
-def _line_of(text: str, keys: tuple[str, ...]) -> int:
-    """The line on which a key is set, however it is spelled: the first statement after which it exists."""
-    lines = text.splitlines()
-    start = 1  # of the statement under way
-    for number in range(1, len(lines) + 1):
-        try:
-            found = _dig(tomllib.loads("\n".join(lines[:number])), keys)
-        except tomllib.TOMLDecodeError:  # inside a statement of several lines
-            continue
-        if found is not None:
-            return start
-        start = number + 1
-    return start
+    if name == "rules" and isinstance(value, list):
+        places = [f"{path}:{line_of(text, (*keys, at))}" for at in range(len(value))]
+        rules = [
+            placed(_converted(read_rule, item, name, at), at) for item, at in zip(value, places, strict=True)
+        ]
+        return Origin(_agreeing(tuple(rules)), where)
+    converted = _converted(setting.convert, value, name, where)
+    if name != "order":
+        return Origin(converted, where)
+    return Origin(converted, where, {op: f"{path}:{line_of(text, (*keys, op))}" for op in converted})

@@ -9,6 +9,7 @@ from flroute.device.table import Device
 from flroute.routing.composites import split_of
 from flroute.routing.device_ops import DEVICE_OPS
 from flroute.routing.plans import candidates_in_order, in_words, refusal
+from flroute.routing.preference import rule_for, rules_about
 from flroute.routing.schema import OpFacts, tensors_in
 from flroute.settings import Settings
 from flroute.vocabulary import Reason, Rejection, Route
@@ -54,7 +55,8 @@ def forecast(
     if facts.name == "aten::_local_scalar_dense" or len({t.device.type for t in inputs}) > 1:
         return Forecast(Route.COPY, None, Reason.TRANSFER)
     rejected: list[Rejection] = []
-    for step in candidates_in_order(settings, facts, device, frozenset(t.dtype for t in inputs)):
+    rule = rule_for(rules_about(settings.policy, facts), facts, args, kwargs)
+    for step in candidates_in_order(settings, facts, device, frozenset(t.dtype for t in inputs), rule):
         found = step if isinstance(step, Rejection) else refusal(facts, *step, args, kwargs)
         if found is None:
             return Forecast(Route.NATIVE, step[1], Reason.MATCHED, tuple(rejected))  # type: ignore[index]

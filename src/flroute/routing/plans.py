@@ -18,6 +18,7 @@ from flroute.device.dtypes import NUMPY_DTYPES
 from flroute.device.table import DEVICE_TYPE, Device
 from flroute.errors import FallbackError, Unsupported, VendorError
 from flroute.kernels import Kernel
+from flroute.policy import Rule
 from flroute.registry import Registry, definition_of, load
 from flroute.routing import hot_path
 from flroute.routing.accounting import Counts
@@ -28,6 +29,7 @@ from flroute.routing.fallback import HostCall, InKernel
 from flroute.routing.hot_path import HotPath
 from flroute.routing.native import Invocation
 from flroute.routing.placement import check_same_device, device_of_call, signature
+from flroute.routing.preference import Step, preferred, rule_for, rules_about
 from flroute.routing.schema import OpFacts, facts_of, tensors_in
 from flroute.routing.tallies import dtype_names, shapes_in, timed
 from flroute.settings import Settings
@@ -39,9 +41,6 @@ if TYPE_CHECKING:
 
 Plan = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 Predicate = Callable[..., bool | str]
-
-Step = tuple[Kernel, str] | Rejection
-"""A candidate with its full name, or one that these dtypes and this policy rule out."""
 
 _ASKED_OF_THE_HOST = 2**24
 """Bytes of arguments up to which the host is asked, on copies, whether a call that may not fall back is wrong in itself; to copy
@@ -58,19 +57,28 @@ class ComputeHandler:
         self.router, self.facts = router, facts
         self._plans: dict[tuple[Any, ...], Plan] = {}
         settings = router.settings
-        every_call_is_seen = settings.modules or settings.debug or settings.watch_kernels
+        self._rules = rules_about(settings.policy, facts)
+        self._rule_differs = any(rule.differs_by_call for rule in self._rules)
+        every_call_is_seen = (
+            settings.modules or settings.debug or settings.watch_kernels or self._rule_differs
+        )
         hot = hot_path.serves(facts) and not every_call_is_seen
         self.hot = hot_path.HotPath(facts, self) if hot else None
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Serve one call."""
         key = signature(args, kwargs)
+        if self._rule_differs:
+            rule = rule_for(self._rules, self.facts, args, kwargs)
+            key = (*key, rule)
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans[key] = self._resolve(args, kwargs)
+            if not self._rule_differs:
+                rule = rule_for(self._rules, self.facts, args, kwargs)
+            plan = self._plans[key] = self._resolve(rule, args, kwargs)
         return plan(args, kwargs)
 
-    def _resolve(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+    def _resolve(self, rule: Rule | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
         tensors = tensors_in(args, kwargs)
         device = device_of_call(tensors, args, kwargs)
         if device is None:
@@ -79,7 +87,7 @@ class ComputeHandler:
         inputs = tensors_in(args, {n: v for n, v in kwargs.items() if n not in self.facts.out_names})
         dtypes = frozenset(t.dtype for t in inputs)
         seen = dtype_names(tensors)
-        plan = PlanBuilder(self.router, self.facts, device, seen, dtypes, self.hot).build()
+        plan = PlanBuilder(self.router, self.facts, device, seen, dtypes, rule, self.hot).build()
         if self.facts.is_seeded and not self.facts.is_composite:
             plan = _drawing_from_own_state(plan, device.index)
         if any(t.device.type != DEVICE_TYPE for t in tensors):
@@ -110,6 +118,7 @@ class PlanBuilder:
         device: where the call belongs.
         seen: dtypes of all the call's tensors, for the decision.
         dtypes: of the tensors that are read.
+        rule: of the settings, that holds for the call.
         hot: where a native plan may leave a short cut.
     """
 
@@ -120,15 +129,16 @@ class PlanBuilder:
         device: Device,
         seen: tuple[str, ...],
         dtypes: frozenset[torch.dtype],
+        rule: Rule | None,
         hot: HotPath | None,
     ) -> None:
         self.router, self.facts, self.device, self.seen, self.hot = router, facts, device, seen, hot
-        self.dtypes = dtypes
+        self.dtypes, self.rule = dtypes, rule
 
     def build(self) -> Plan:
         """The plan: what was rejected on the way is in the decision of what was taken."""
         return self._chain(
-            candidates_in_order(self.router.settings, self.facts, self.device, self.dtypes), ()
+            candidates_in_order(self.router.settings, self.facts, self.device, self.dtypes, self.rule), ()
         )
 
     def _counts(self, route: Route, reason: Reason, **more: Any) -> Counts:
@@ -276,16 +286,23 @@ def in_words(rejected: Sequence[Rejection]) -> str:
 
 
 def candidates_in_order(
-    settings: Settings, facts: OpFacts, device: Device, dtypes: frozenset[torch.dtype]
+    settings: Settings,
+    facts: OpFacts,
+    device: Device,
+    dtypes: frozenset[torch.dtype],
+    rule: Rule | None,
 ) -> list[Step]:
-    """The vendor's kernels for an op in the order they are tried, those ruled out from the start as rejections."""
+    """The vendor's kernels for an op in the order they are tried, those ruled out from the start as rejections.
+
+    ``rule`` is the one of the settings that holds for the call (``rule_for``).
+    """
     registry = load()
     kernels = list(registry.candidates(device.vendor, facts.name))
     if facts.functional is not None:
         kernels += registry.candidates(device.vendor, facts.functional.name())
     steps: list[Step] = [(kernel, f"{device.vendor}/{kernel.name}") for kernel in kernels]
     steps = _ordered_by_plugins(steps, registry, facts, device)
-    steps = _ordered_by_settings(steps, settings, facts, device)
+    steps = preferred(steps, rule, settings.policy, facts)
     return [
         step if isinstance(step, Rejection) else _ruled_out(*step, settings, device, dtypes) or step
         for step in steps
@@ -316,30 +333,6 @@ def _ordered_by_plugins(steps: list[Step], registry: Registry, facts: OpFacts, d
         if name not in order
     ]
     return left_out + [step for name in dict.fromkeys(order) for step in steps if step[1] == name]  # type: ignore[index]
-
-
-def _ordered_by_settings(steps: list[Step], settings: Settings, facts: OpFacts, device: Device) -> list[Step]:
-    functional = facts.functional
-    names = (facts.name, functional.name() if functional is not None else facts.name)
-    wanted = next((tuple(settings.order[name]) for name in names if name in settings.order), None)
-    if wanted is None:
-        return steps
-    allowed = wanted[: wanted.index("host")] if "host" in wanted else wanted
-    picked: list[Step] = []
-    for word in allowed:
-        for step in steps:
-            if not isinstance(step, Rejection) and step not in picked:
-                kernel, name = step
-                if word in (kernel.implementation, kernel.name, name, device.vendor):
-                    picked.append(step)
-    rejected: list[Step] = [
-        step
-        if isinstance(step, Rejection)
-        else Rejection(step[1], Reason.POLICY, f"not in order for {facts.name}")
-        for step in steps
-        if step not in picked
-    ]
-    return rejected + picked
 
 
 def _ruled_out(
