@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,6 @@ from typer.testing import CliRunner
 
 import flroute
 from flroute.cli import app
-from flroute.routing import trace
 from flroute.routing.trace import TraceError, read
 
 runner = CliRunner()
@@ -67,6 +67,14 @@ class TestReading:
         assert [d.op for d in found.decisions] == [d.op for d in session.decisions]
         assert "without an end" in found.remark
 
+    def test_gives_back_modules_and_phases(self, tmp_path: Path) -> None:
+        module = torch.nn.Sequential(torch.nn.Linear(3, 3)).to("fl")
+        with flroute.enable("reference", trace=tmp_path / "t.jsonl") as session:
+            module(torch.ones(2, 3)).sum().backward()
+        found = read(tmp_path / "t.jsonl").decisions
+        assert found == session.decisions
+        assert {(d.module, str(d.phase)) for d in found} >= {("0", "forward"), (None, "backward")}
+
     @pytest.mark.parametrize(
         ("text", "message"),
         [
@@ -114,10 +122,53 @@ class TestWriting:
     def test_a_long_file_is_put_aside(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / "t.jsonl"
         first = record(path, "exp")
-        monkeypatch.setattr(trace, "MAX_BYTES", 10)
+        monkeypatch.setenv("FLROUTE_TRACE_MAX_BYTES", "10")
         second = record(path, "tan")
         assert read(path).decisions == second.decisions
         assert read(tmp_path / "t.jsonl.1").decisions == first.decisions
+
+    def test_a_session_after_one_that_was_killed_is_whole(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.jsonl"
+        record(path, "exp")
+        text = path.read_text()
+        path.write_text(text[:-20])
+        second = record(path, "tan")
+        found = read(path)
+        assert found.decisions[-len(second.decisions) :] == second.decisions
+        assert f"{path}:{text.count(chr(10))}: cut off in the middle of a line" in found.remark
+
+    def test_a_disk_that_fills_up_in_the_middle_of_a_line(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """An unbuffered file takes what fits, and raises only at the next write."""
+
+        class Filling:
+            def __init__(self, file: Any) -> None:
+                self.file, self.room = file, 1000
+
+            def write(self, line: bytes) -> int:
+                written: int = self.file.write(line[: self.room])
+                self.room -= written
+                return written
+
+            def close(self) -> None:
+                self.file.close()
+
+        real = Path.open
+        monkeypatch.setattr(
+            Path,
+            "open",
+            lambda self, mode="r", **more: (
+                Filling(f) if (f := real(self, mode, **more)) and mode == "ab" else f
+            ),
+        )
+        with caplog.at_level(logging.WARNING, "flroute"):
+            session = record(tmp_path / "t.jsonl", "exp", "tan")
+        told = [r.getMessage() for r in caplog.records if "t.jsonl" in r.getMessage()]
+        assert len(told) == 1
+        assert "No space left on device" in told[0]
+        assert session.report().lost_records > 0
+        assert "cut off" in read(tmp_path / "t.jsonl").remark
 
     def test_threads_do_not_cut_into_each_other(self, tmp_path: Path) -> None:
         path = tmp_path / "t.jsonl"

@@ -90,7 +90,7 @@ def _make_router(settings: Settings) -> Router:
 
     log = DecisionLog(
         warn_on_fallback=settings.fallback is FallbackPolicy.WARN,
-        trace=Trace(settings.trace) if settings.trace is not None else None,
+        trace=Trace(settings.trace, settings.trace_max_bytes) if settings.trace is not None else None,
         by_module=settings.modules,
         observer=observe,
     )

@@ -41,6 +41,7 @@ class Settings:
         allow: words that name vendors, implementations or kernels, or globs; with any, no other kernel is chosen.
         deny: likewise; these are not chosen.
         trace: file for each decision when first taken, and for the totals.
+        trace_max_bytes: a longer trace is put aside as ``name.1`` before the next session begins in it.
         timing: whether decisions carry the time spent.
         modules: whether every call is counted for the module and phase it comes from, not only each signature's first.
         debug: whether every result of every kernel is checked, and that none keeps an array it was given.
@@ -61,6 +62,7 @@ class Settings:
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     trace: str | None = None
+    trace_max_bytes: int = 64 * 2**20
     timing: bool = False
     modules: bool = False
     debug: bool = False
@@ -128,6 +130,16 @@ def _order(value: object) -> dict[str, tuple[str, ...]]:
         if not (isinstance(op, str) and "::" in op and _is_list_of_words(candidates)):
             raise _RejectedError(allowed)
     return {op: tuple(candidates) for op, candidates in value.items()}
+
+
+def _size(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise _RejectedError("a number of bytes, 1 or more")
+    return value
+
+
+def _size_from_text(text: str) -> object:
+    return int(text) if text.isdecimal() else text
 
 
 def _rules(value: object) -> tuple[Rule, ...]:
@@ -233,6 +245,7 @@ SETTINGS: dict[str, Setting] = {
         Setting("allow", "the only vendors and kernels that may be chosen", _words, _words_from_text),
         Setting("deny", "vendors and kernels that may not be chosen", _words, _words_from_text),
         Setting("trace", "JSONL file for each decision when first taken, and for the totals", _path),
+        Setting("trace_max_bytes", "a longer trace is put aside before the next session", _size, _size_from_text),
         Setting("timing", "measure the time of every call", _flag, _flag_from_text),
         Setting("modules", "count every call for its module and phase", _flag, _flag_from_text),
         Setting("debug", "check every result of every kernel", _flag, _flag_from_text),
@@ -353,6 +366,24 @@ def _check_lists(found: Mapping[str, Origin]) -> None:
         raise SettingsError(
             f"{deny.where}: {both[0]!r} is denied, and allowed at {allow.where}. Take it out of one of them."
         )
+
+
+def explain_file(path: Path) -> dict[str, Origin]:
+    """What one file says, alone: ``[tool.flroute]`` of a pyproject.toml, or all of any other.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        SettingsError: it is not there, says nothing, or is wrong.
+    """
+    if not path.is_file():
+        raise SettingsError(f"{path} cannot be read: there is no such file.")
+    found = _read(path, table=("tool", "flroute") if path.name == "pyproject.toml" else ())
+    if found is None:
+        raise SettingsError(f"{path} has no table [tool.flroute].")
+    _check_lists(found)
+    return found
 
 
 def _from_arguments(arguments: Mapping[str, Any]) -> dict[str, Origin]:

@@ -7,6 +7,7 @@ it names its session, as those of several may stand among each other.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import logging
@@ -20,13 +21,12 @@ from typing import IO, Any
 import torch
 
 from flroute.errors import FlrouteError
-from flroute.vocabulary import Decision, Reason, Rejection, Route
+from flroute.vocabulary import Decision, Phase, Reason, Rejection, Route
 
 SCHEMA_VERSION = 1
 
-MAX_BYTES = 64 * 2**20
-"""A longer file is put aside as ``name.1`` (over an older one) before a session begins in it."""
-
+_START = '{"kind": "'
+"""Of every line; one that was cut off begins like this, too."""
 
 _sessions = itertools.count(1)
 
@@ -36,10 +36,14 @@ class Trace:
 
     A file that cannot be written, on a full disk say, ends the trace with one warning, never the program; ``lost`` counts
     the records that it lacks.
+
+    Args:
+        path: of the file.
+        max_bytes: a longer file is put aside as ``name.1``, over an older one, before the session begins in it.
     """
 
-    def __init__(self, path: str) -> None:
-        self._path = Path(path)
+    def __init__(self, path: str, max_bytes: int) -> None:
+        self._path, self._max_bytes = Path(path), max_bytes
         self._session = ""
         self._file: IO[bytes] | None = None
         self._lock = threading.Lock()
@@ -66,7 +70,7 @@ class Trace:
             try:
                 if self._file is None:
                     self._file = self._open()
-                self._file.write(_line(kind, self._session, record))
+                _write(self._file, _line(kind, self._session, record))
             except OSError as error:
                 self.lost = 1
                 logging.getLogger("flroute").warning(
@@ -75,13 +79,33 @@ class Trace:
 
     def _open(self) -> IO[bytes]:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        if self._path.exists() and self._path.stat().st_size > MAX_BYTES:
+        if self._path.exists() and self._path.stat().st_size > self._max_bytes:
             self._path.replace(self._path.with_name(self._path.name + ".1"))
         file = self._path.open("ab", buffering=0)
+        if _is_cut_off(self._path):
+            _write(file, b"\n")
         self._session = f"{os.getpid()}.{next(_sessions)}"
         header = {"schema_version": SCHEMA_VERSION, "torch": torch.__version__, "time": time.time()}
-        file.write(_line("header", self._session, header))
+        _write(file, _line("header", self._session, header))
         return file
+
+
+def _write(file: IO[bytes], line: bytes) -> None:
+    """A whole line or none: an unbuffered file on a disk that fills up may take a part of it, and say so by a number."""
+    written = file.write(line)
+    if written != len(line):
+        raise OSError(
+            errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {written} of {len(line)} bytes were written"
+        )
+
+
+def _is_cut_off(path: Path) -> bool:
+    """Whether the last line has no end: whoever wrote it was killed, or the disk was full."""
+    with path.open("rb") as file:
+        if not path.is_file() or file.seek(0, os.SEEK_END) == 0:
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
 
 
 def _line(kind: str, session: str, record: dict[str, Any]) -> bytes:
@@ -142,10 +166,11 @@ def _read_lines(path: Path, lines: list[str]) -> Recorded:
         try:
             record = json.loads(line)
         except json.JSONDecodeError:
-            if not sessions or number < len(lines):
+            is_record = line.startswith(_START) or (number == len(lines) and _START.startswith(line))
+            if not sessions or not is_record:
                 raise TraceError(f"{path}:{number}: not a line of a trace") from None
             remarks.append(f"{path}:{number}: cut off in the middle of a line, which is left out")
-            break
+            continue
         _add(path, number, record, sessions)
     unfinished = sum(bool(session.first) and not session.totals for session in sessions.values())
     if unfinished:
@@ -190,6 +215,7 @@ def _decision(path: Path, line: int, record: dict[str, Any]) -> Decision:
             Rejection(r["kernel"], Reason(r["reason"]), r["detail"]) for r in record["rejected"]
         )
         known["dtypes"] = tuple(record["dtypes"])
+        known["phase"] = Phase(record.get("phase", Phase.FORWARD))
         known["shapes"] = tuple(map(tuple, record["shapes"]))
         return Decision(**known)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
