@@ -29,8 +29,9 @@ test-all: $(READY)  ## everything: every sample of every dtype
 test-fast: $(READY)  ## all tests but PyTorch's databases (ARGS="-k settings")
 	$(PYTEST) --ignore=tests/conformance $(ARGS)
 
-bench: $(READY)  ## what routing costs, against a no-op TorchDispatchMode; what kernels cost, against torch (ARGS="--only softmax")
+bench: $(READY)  ## what routing and accounting cost; what kernels cost, against torch (ARGS="--only softmax")
 	$(BIN)/python benchmarks/routing.py
+	$(BIN)/python benchmarks/accounting.py
 	$(BIN)/python benchmarks/kernels.py $(ARGS)
 
 lint: $(READY)  ## ruff, its formatter, and the layers

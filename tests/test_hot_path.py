@@ -98,20 +98,24 @@ def test_any_sequence_of_calls_gives_what_the_host_gives(made: Made, calls: list
     )
 
 
-def test_the_hot_path_is_taken_once_a_call_was_checked(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("timing", [False, True])
+def test_the_hot_path_is_taken_once_a_call_was_checked(
+    timing: bool, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else all of the above tests the general path only."""
     general: list[int] = []
     run = Invocation._run_functional
     monkeypatch.setattr(
         Invocation, "_run_functional", lambda self, *rest: (general.append(1), run(self, *rest))[1]
     )
-    with flroute.enable(made.name, fallback="error", default_device=False) as session:
+    with flroute.enable(made.name, fallback="error", default_device=False, timing=timing) as session:
         x, column = made.put(torch.ones(3)), made.put(torch.ones(3, 3))[:, 1]
         for t in (x, column):
             for _ in range(5):
                 torch.add(t, x)
     assert len(general) == 2
-    assert decision_of(session, "aten::add.Tensor").calls == 10
+    decision = decision_of(session, "aten::add.Tensor")
+    assert (decision.calls, decision.seconds is not None) == (10, timing)
 
 
 def test_gradients_flow_through_the_hot_path(made: Made) -> None:
