@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import weakref
 from typing import Any
 
@@ -434,3 +435,47 @@ def test_a_resolved_route_keeps_no_tensor_alive(call: Any, in_session: bool, ven
         del x
         gc.collect()
         assert alive() is None
+
+
+class Clock:
+    """Stands still, but for what a predicate spends."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("spends", "named"), [([0.5] * 9, True), ([0.5, 0.0] * 5, False), ([0.0005] * 9, False)]
+)
+def test_a_slow_predicate_is_named_once(
+    spends: list[float],
+    named: bool,
+    vendors: Vendors,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from flroute.routing import predicates
+
+    clock, left = Clock(), iter(spends)
+    monkeypatch.setattr(predicates, "time", clock)
+
+    def slow(x: torch.Tensor) -> bool:
+        clock.now += next(left, 0.0)
+        return True
+
+    made = vendors(relu_kernel("ours", when=slow))
+    with (
+        caplog.at_level(logging.WARNING, "flroute"),
+        flroute.enable(made.name, fallback="error", default_device=False) as session,
+    ):
+        for size in range(1, 5):
+            torch.relu(made.put(torch.ones(size)))
+    told = [r.getMessage() for r in caplog.records if "predicate" in r.getMessage()]
+    assert len(told) == named
+    if named:
+        assert f"the predicate of kernel {made.name}/python:ours ({__file__}:" in told[0]
+        assert "took 500.0 ms for aten::relu, and 500.0 ms when asked again" in told[0]
+    assert sum(d.calls for d in decisions_of(session, "aten::relu")) == 4

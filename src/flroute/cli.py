@@ -1,4 +1,4 @@
-"""The command line: ``flroute demo | devices | ops | check | doctor | config | diff | replay``."""
+"""The command line: ``flroute demo | devices | ops | check | doctor | config | cache | diff | replay``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
+from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn

@@ -19,7 +19,7 @@ from flroute.device.table import DEVICE_TYPE, Device
 from flroute.errors import FallbackError, Unsupported, VendorError
 from flroute.kernels import Kernel
 from flroute.policy import Rule
-from flroute.registry import Registry, definition_of, load
+from flroute.registry import Registry, load
 from flroute.routing import hot_path
 from flroute.routing.accounting import Counts
 from flroute.routing.arrays import refusing_kept
@@ -29,6 +29,7 @@ from flroute.routing.fallback import HostCall, InKernel
 from flroute.routing.hot_path import HotPath
 from flroute.routing.native import Invocation
 from flroute.routing.placement import check_same_device, device_of_call, signature
+from flroute.routing.predicates import Predicate, ask, ask_and_time
 from flroute.routing.preference import Step, preferred, rule_for, rules_about
 from flroute.routing.schema import OpFacts, facts_of, tensors_in
 from flroute.routing.tallies import dtype_names, shapes_in, timed
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from flroute.routing.router import Router
 
 Plan = Callable[[tuple[Any, ...], dict[str, Any]], Any]
-Predicate = Callable[..., bool | str]
 
 _ASKED_OF_THE_HOST = 2**24
 """Bytes of arguments up to which the host is asked, on copies, whether a call that may not fall back is wrong in itself; to copy
@@ -368,22 +368,10 @@ def refusal(
         return Rejection(name, Reason.LAYOUT, "needs contiguous arguments")
     if kernel.when is None:
         return None
-    answer = _ask(kernel.when, facts, name, args, inputs)
+    answer = ask_and_time(kernel.when, facts, name, args, inputs)
     if answer is True:
         return None
     return Rejection(name, Reason.PREDICATE, answer if isinstance(answer, str) else "its predicate said no")
-
-
-def _ask(
-    when: Callable[..., bool | str], facts: OpFacts, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> bool | str:
-    try:
-        return when(*args, **kwargs)
-    except Exception as error:  # a vendor's predicate may raise anything; it is named, and the cause kept
-        raise VendorError(
-            name, "when", definition_of(when),
-            f"the predicate raised {type(error).__name__} for {facts.name}: {error}; a predicate must answer",
-        ) from error  # fmt: skip
 
 
 def _warming(
@@ -406,9 +394,9 @@ def _warming(
         own = kernel.when
 
         def when(*args: Any, **kwargs: Any) -> bool | str:
-            if any(_ask(other, facts, invocation.name, args, kwargs) is True for other in refused):
+            if any(ask(other, facts, invocation.name, args, kwargs) is True for other in refused):
                 return False
-            return own is None or _ask(own, facts, invocation.name, args, kwargs)
+            return own is None or ask(own, facts, invocation.name, args, kwargs)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         shapes = shapes_in(args, kwargs)
