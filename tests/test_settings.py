@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from flroute.errors import SettingsError
 from flroute.settings import SETTINGS, VARIABLES, Settings, explain_settings, load_settings
+from flroute.settings_page import to_markdown
 from flroute.vocabulary import FallbackPolicy, Precision
 
 
@@ -233,3 +234,32 @@ def test_a_deleted_working_directory_has_no_files(project: Path, monkeypatch: py
     monkeypatch.chdir(gone)
     gone.rmdir()
     assert load_settings() == Settings()
+
+
+# The page -----------------------------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_page_is_up_to_date() -> None:
+    written = (ROOT / "docs" / "settings.md").read_text()
+    assert written == to_markdown(), "make it anew: python -m flroute.settings_page > docs/settings.md"
+
+
+def test_every_variable_is_in_the_registry() -> None:
+    """Whatever the code or a page for people calls a variable of ours is one."""
+    files = [*(ROOT / "src").rglob("*.py"), *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    named = {name: file for file in files for name in re.findall(r"FLROUTE_[A-Z_]+[A-Z]", file.read_text())}
+    assert {"FLROUTE_AUTOLOAD", "FLROUTE_RULES"} <= named.keys()
+    assert {name: file for name, file in named.items() if name not in VARIABLES} == {}
+
+
+def test_rules_on_the_page_are_read(project: Path) -> None:
+    (example,) = re.findall(r"```toml\n(.*?)```", to_markdown(), re.DOTALL)
+    (project / "flroute.toml").write_text(example)
+    (rule,) = load_settings().rules
+    assert (rule.op, rule.min_numel, rule.phase) == ("aten::*_backward", 4096, ("forward",))
+
+
+def test_every_setting_says_what_it_takes() -> None:
+    assert all(setting.allowed for setting in SETTINGS.values())

@@ -7,23 +7,21 @@ The first of these that names a setting wins. Nothing is ignored in silence: an 
 from __future__ import annotations
 
 import difflib
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from enum import Enum
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from flroute import setting_values as values
 from flroute.errors import SettingsError
-from flroute.policy import RULE, Policy, Rule, RuleError, contradiction, placed, policy_of, read_rule
+from flroute.policy import Policy, Rule, RuleError, contradiction, placed, policy_of, read_rule
+from flroute.setting_values import RejectedError
 from flroute.toml_files import Keys, dig, line_of, read_toml
 from flroute.vocabulary import FallbackPolicy, Precision
 
 PREFIX = "FLROUTE_"
-
-E = TypeVar("E", bound=Enum)
 
 
 @dataclass(frozen=True)
@@ -78,130 +76,6 @@ class Settings:
         return policy_of(self.order, self.rules, self.allow, self.deny)
 
 
-# What each setting may be -----------------------------------------------------------------------------------
-
-
-class _RejectedError(ValueError):
-    """A value a setting does not take; carries the allowed words, for a suggestion."""
-
-    def __init__(self, allowed: str, words: Iterable[str] = ()) -> None:
-        super().__init__(allowed)
-        self.allowed, self.words = allowed, tuple(words)
-
-
-def _word(value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise _RejectedError("a non-empty string")
-    return value
-
-
-def _path(value: object) -> str:
-    return _word(os.fspath(value) if isinstance(value, os.PathLike) else value)
-
-
-def _bytes(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise _RejectedError("a number of bytes, 0 or more")
-    return value
-
-
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise _RejectedError("true or false")
-    return value
-
-
-def _one_of(words: type[E]) -> Callable[[object], E]:
-    def convert(value: object) -> E:
-        try:
-            return words(value)
-        except ValueError:
-            allowed = [str(word.value) for word in words]
-            raise _RejectedError(", ".join(allowed), allowed) from None
-
-    return convert
-
-
-def _order(value: object) -> dict[str, tuple[str, ...]]:
-    allowed = 'for each op a list of candidates, such as {"aten::mm": ["triton", "numpy", "host"]}'
-    if not isinstance(value, Mapping):
-        raise _RejectedError(allowed)
-    for op, candidates in value.items():
-        if not (isinstance(op, str) and "::" in op and _is_list_of_words(candidates)):
-            raise _RejectedError(allowed)
-    return {op: tuple(candidates) for op, candidates in value.items()}
-
-
-def _size(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise _RejectedError("a number of bytes, 1 or more")
-    return value
-
-
-def _size_from_text(text: str) -> object:
-    return int(text) if text.isdecimal() else text
-
-
-def _rules(value: object) -> tuple[Rule, ...]:
-    if not isinstance(value, list | tuple):
-        raise _RejectedError(f"a list of {RULE}")
-    return tuple([read_rule(item) for item in value])
-
-
-def _words(value: object) -> tuple[str, ...]:
-    words = (value,) if isinstance(value, str) else value
-    if not _is_list_of_words(words):
-        raise _RejectedError(
-            'names of vendors, implementations or kernels, or globs, such as ["reference/*"]'
-        )
-    return tuple(words)  # type: ignore[arg-type]
-
-
-def _is_list_of_words(value: object) -> bool:
-    return isinstance(value, list | tuple) and bool(value) and all(isinstance(w, str) and w for w in value)
-
-
-_FLAGS = {
-    "1": True,
-    "true": True,
-    "yes": True,
-    "on": True,
-    "0": False,
-    "false": False,
-    "no": False,
-    "off": False,
-}
-
-
-def _flag_from_text(text: str) -> bool:
-    try:
-        return _FLAGS[text.lower()]
-    except KeyError:
-        raise _RejectedError(", ".join(_FLAGS), _FLAGS) from None
-
-
-def _bytes_from_text(text: str) -> object:
-    return int(text) if text.isdecimal() else text
-
-
-def _order_from_text(text: str) -> dict[str, list[str]]:
-    rows = [row.partition("=") for row in text.split(";") if row.strip()]
-    if not all(separator for _, separator, _ in rows):
-        raise _RejectedError("aten::mm=triton,numpy,host with ; between ops")
-    return {op.strip(): [word.strip() for word in words.split(",")] for op, _, words in rows}
-
-
-def _rules_from_text(text: str) -> object:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        raise _RejectedError(f"JSON, a list of {RULE}") from None
-
-
-def _words_from_text(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",")]
-
-
 @dataclass(frozen=True)
 class Setting:
     """One setting: its name, what it means, and how a value of it is read.
@@ -227,6 +101,15 @@ class Setting:
         return self.convert(self.from_text(text))
 
     @property
+    def allowed(self) -> str:
+        """The values it takes, in words."""
+        try:
+            self.convert(object())
+        except RejectedError as error:
+            return error.allowed
+        raise TypeError(f"the setting {self.name!r} takes anything")
+
+    @property
     def variable(self) -> str:
         """The environment variable, such as ``FLROUTE_FALLBACK``."""
         return PREFIX + self.name.upper()
@@ -235,28 +118,31 @@ class Setting:
 SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for setting in (
-        Setting("device", 'device of a session: "reference", "reference:1" or "fl:0"', _word),
-        Setting("fallback", "when only the host can do the work: warn, allow or error", _one_of(FallbackPolicy)),
-        Setting("precision", "kernels admitted: highest, high or medium", _one_of(Precision)),
-        Setting("default_device", "new tensors land on the session's device", _flag, _flag_from_text),
-        Setting("fast_fallback", "the host works on host-visible memory without a copy", _flag, _flag_from_text),
-        Setting("order", "candidates of an op, in the order to try them", _order, _order_from_text),
-        Setting("rules", "which candidates serve which calls: the first rule that holds decides", _rules, _rules_from_text),
-        Setting("allow", "the only vendors and kernels that may be chosen", _words, _words_from_text),
-        Setting("deny", "vendors and kernels that may not be chosen", _words, _words_from_text),
-        Setting("trace", "JSONL file for each decision when first taken, and for the totals", _path),
-        Setting("trace_max_bytes", "a longer trace is put aside before the next session", _size, _size_from_text),
-        Setting("timing", "measure the time of every call", _flag, _flag_from_text),
-        Setting("modules", "count every call for its module and phase", _flag, _flag_from_text),
-        Setting("debug", "check every result of every kernel", _flag, _flag_from_text),
-        Setting("watch_kernels", "find work that kernels have PyTorch do on the host", _flag, _flag_from_text),
-        Setting("default_vendor", "vendor whose devices come first", _word, in_arguments=False),
+        Setting("device", 'device of a session: "reference", "reference:1" or "fl:0"', values.word),
+        Setting("fallback", "when only the host can do the work: warn, allow or error", values.one_of(FallbackPolicy)),
+        Setting("precision", "kernels admitted: highest, high or medium", values.one_of(Precision)),
+        Setting("default_device", "new tensors land on the session's device", values.flag, values.flag_from_text),
+        Setting("fast_fallback", "the host works on host-visible memory without a copy", values.flag, values.flag_from_text),
+        Setting("order", "candidates of an op, in the order to try them", values.order, values.order_from_text),
+        Setting("rules", "orders with conditions; the first that holds decides", values.rules, values.rules_from_text),
+        Setting("allow", "the only vendors and kernels that may be chosen", values.words, values.words_from_text),
+        Setting("deny", "vendors and kernels that may not be chosen", values.words, values.words_from_text),
+        Setting("trace", "JSONL file for each decision when first taken, and for the totals", values.path),
+        Setting("trace_max_bytes", "bytes of a trace before it is put aside", values.number_of_bytes, values.bytes_from_text),
+        Setting("timing", "measure the time of every call", values.flag, values.flag_from_text),
+        Setting("modules", "count every call for its module and phase", values.flag, values.flag_from_text),
+        Setting("debug", "check every result of every kernel", values.flag, values.flag_from_text),
+        Setting("watch_kernels", "find work that kernels have PyTorch do on the host", values.flag, values.flag_from_text),
+        Setting("default_vendor", "vendor whose devices come first", values.word, in_arguments=False),
         Setting(
             "autoload", "register the device on a bare `import torch` (read before any file)",
-            _flag, _flag_from_text, in_files=False, in_arguments=False,
+            values.flag, values.flag_from_text, in_files=False, in_arguments=False,
         ),
-        Setting("cache_dir", "folder for compiled kernels", _path, in_arguments=False),
-        Setting("cache_limit", "bytes of compiled kernels kept", _bytes, _bytes_from_text, in_arguments=False),
+        Setting("cache_dir", "folder for compiled kernels", values.path, in_arguments=False),
+        Setting(
+            "cache_limit", "bytes of compiled kernels kept",
+            values.number_of_bytes, values.bytes_from_text, in_arguments=False,
+        ),
     )
 }  # fmt: skip
 """The one table of settings: arguments, file keys and environment variables are read through it."""
@@ -441,7 +327,7 @@ def _converted(convert: Callable[[Any], Any], value: Any, name: str, where: str)
         return convert(value)
     except RuleError as error:
         raise SettingsError(f"{where}: {error}.") from None
-    except _RejectedError as error:
+    except RejectedError as error:
         suggestion = _suggestion(value, error.words) if isinstance(value, str) else ""
         raise SettingsError(
             f"{where}: {value!r} is not allowed for {name!r}.{suggestion} Allowed: {error.allowed}."
