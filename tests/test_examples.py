@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -51,3 +52,29 @@ def test_triton_kernels_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "silu_kernel",
         "squared_relu_kernel",
     }
+
+
+def test_the_report_in_the_docs_is_what_a_session_says(tmp_path: Path) -> None:
+    docs, example = EXAMPLES.parent / "docs", runpy.run_path(str(EXAMPLES / "read_a_report.py"))
+    example["write"](tmp_path)
+    about = re.search(r"with PyTorch (\S+):", (docs / "report.md").read_text())
+    assert about is not None
+    if torch.__version__.partition("+")[0] != about[1]:
+        pytest.skip(f"the docs are about PyTorch {about[1]}")
+    for name in ("report.md", "report.html"):
+        assert (tmp_path / name).read_text() == (docs / name).read_text(), (
+            f"docs/{name} is out of date: python examples/read_a_report.py docs"
+        )
+
+
+def test_the_report_in_the_docs_shows_what_it_is_for() -> None:
+    page = (EXAMPLES.parent / "docs" / "report.md").read_text()
+    for what in (
+        "layer.0.attention.query",
+        "native share",
+        "optimizer",
+        '"reason": "no_kernel"',
+        "fake_quantize",
+    ):
+        assert what in page
+    assert str(EXAMPLES.parent) not in page

@@ -249,3 +249,13 @@ def test_without_pandas_the_remedy_is_named(report: Report, monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(flroute.FlrouteError, match=r"needs pandas.*pip install pandas"):
         report.to_pandas()
+
+
+def test_the_lines_of_a_sorted_table_are_sorted_after_adding_up() -> None:
+    parts = [replace(ERF, calls=5, shapes=((n,),)) for n in range(3)]
+    report = Report([replace(ADD, calls=10), *parts], device="fl:0")
+    assert [row.op for row in report.rows()] == ["aten::add.Tensor", "aten::erf"]
+    assert [(row.op, row.calls) for row in report.sorted_by("calls").rows()] == [
+        ("aten::erf", 15),
+        ("aten::add.Tensor", 10),
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import html
 import json
 import os
@@ -74,6 +75,7 @@ class Report:
         self.device = device
         self.settings = dict(settings or {})
         self.trace_path, self.lost_records = trace_path, lost_records
+        self._order: Callable[[Decision], Any] | None = None  # of the table's lines; ``None`` as first taken
 
     @property
     def native_share(self) -> float | None:
@@ -116,10 +118,11 @@ class Report:
 
     def rows(self) -> list[Decision]:
         """The lines of the table: decisions of one op, route, kernel, device and reason, added up."""
-        return added_up(self.decisions, lambda d: (d.op, d.route, d.kernel, d.device, d.reason))
+        rows = added_up(self.decisions, lambda d: (d.op, d.route, d.kernel, d.device, d.reason))
+        return rows if self._order is None else sorted(rows, key=self._order)
 
     def sorted_by(self, key: str) -> Report:
-        """The same report with its decisions sorted.
+        """The same report with its decisions, and the lines of its table, sorted.
 
         Args:
             key: ``"calls"``, ``"seconds"`` or ``"bytes"``, the largest first; ``"op"`` or ``"module"``, by name; or ``"route"``.
@@ -129,14 +132,10 @@ class Report:
         """
         if key not in _ORDERS:
             raise ValueError(f"a report is sorted by {', '.join(_ORDERS)}, not by {key!r}")
-        decisions = sorted(self.decisions, key=_ORDERS[key])
-        return Report(
-            decisions,
-            device=self.device,
-            settings=self.settings,
-            trace_path=self.trace_path,
-            lost_records=self.lost_records,
-        )
+        report = copy.copy(self)
+        report.decisions = tuple(sorted(self.decisions, key=_ORDERS[key]))
+        report._order = _ORDERS[key]
+        return report
 
     def grouped_by(self, key: str) -> Groups:
         """What the decisions add up to by op, module, route or phase, the group with most calls first.

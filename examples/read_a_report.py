@@ -1,0 +1,96 @@
+"""Read a report: a training step of a small encoder, as a terminal, a page and a program see it.
+
+Run it with ``python examples/read_a_report.py``; with a folder it writes ``report.md`` and ``report.html`` there, as in
+``docs``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from torch import nn
+
+import flroute
+from flroute.report import Report
+
+HERE = f"{Path(__file__).resolve().parent}/"
+
+
+class Attention(nn.Module):
+    """One head, trained to be quantized: for that the reference vendor has no kernel."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Attend, and round to what eight bits can hold."""
+        weights = torch.softmax(self.query(x) @ self.key(x).mT, dim=-1)
+        return x + torch.fake_quantize_per_tensor_affine(weights @ self.value(x), 0.1, 0, -128, 127)
+
+
+class Encoder(nn.Module):
+    """Two layers of attention and a head."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList(nn.ModuleDict({"attention": Attention(width)}) for _ in range(2))
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Layer after layer."""
+        for layer in self.layer:
+            x = layer["attention"](x)
+        return self.head(x)
+
+
+def train() -> Report:
+    """One step on the device, every call counted for its module and phase."""
+    torch.manual_seed(0)
+    model = Encoder().to("fl")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with flroute.enable(device="reference", fallback="allow", modules=True) as session:
+        model(torch.randn(6, 8)).square().mean().backward()
+        optimizer.step()
+    return session.report()
+
+
+def as_text(table: object) -> str:
+    """What a terminal of 140 columns shows."""
+    text = io.StringIO()
+    Console(file=text, width=140, color_system=None).print(table)
+    return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines()).replace(HERE, "")
+
+
+def page(report: Report) -> str:
+    """The report in its forms, as Markdown."""
+    fallback = json.dumps(asdict(report.fallbacks[0]), indent=1).replace(HERE, "")
+    return (
+        f"# A report\n\nMade by `python examples/read_a_report.py docs` with PyTorch {torch.__version__.partition('+')[0]}: "
+        "a training step of a small encoder. [The same as a page](report.html) is `session.report().to_html(path)`.\n\n"
+        f'`print(session.report().sorted_by("calls"))`:\n\n```text\n{as_text(report.sorted_by("calls"))}\n```\n\n'
+        f'`print(session.report().grouped_by("module"))`:\n\n```text\n{as_text(report.grouped_by("module"))}\n```\n\n'
+        f'`print(session.report().grouped_by("phase"))`:\n\n```text\n{as_text(report.grouped_by("phase"))}\n```\n\n'
+        f"One of `session.fallbacks`, as in `session.report().to_json(path)`:\n\n```json\n{fallback}\n```\n"
+    )
+
+
+def write(folder: Path) -> None:
+    """``report.md`` and ``report.html`` in a folder."""
+    report = train()
+    (folder / "report.md").write_text(page(report), encoding="utf-8")
+    path = report.sorted_by("calls").to_html(folder / "report.html")
+    path.write_text(path.read_text(encoding="utf-8").replace(HERE, ""), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        write(Path(sys.argv[1]))
+    else:
+        print(page(train()))
