@@ -1,4 +1,4 @@
-"""The command line, and the doctor behind it."""
+"""The command line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,10 @@ from typer.testing import CliRunner
 import flroute
 from flroute import registry
 from flroute.cli import app
-from flroute.doctor import Check, Diagnosis, State, diagnose
-from flroute.errors import VendorError
+from support import Plugin, Vendors, make_vendor_object, throw_away_vendors
 
 runner = CliRunner()
+vendors = pytest.fixture(throw_away_vendors)
 
 
 def test_without_a_command_it_says_what_there_is() -> None:
@@ -32,6 +33,16 @@ def test_devices() -> None:
     assert "reference:0" in shown.output
     listed = json.loads(runner.invoke(app, ["devices", "--json"]).output)
     assert [row["device"] for row in listed] == [device.name for device in flroute.devices()]
+    assert listed[0]["version"] == flroute.__version__
+    assert {"name", "total_memory", "driver", "firmware"} <= listed[0].keys()
+
+
+def test_devices_show_what_their_vendor_says_of_driver_and_firmware(vendors: Vendors) -> None:
+    made = make_vendor_object("with_a_driver")
+    vendors.register(Plugin(replace(made, driver_version="12.4", firmware_version="fw7")))
+    shown = runner.invoke(app, ["devices"])
+    assert "12.4" in shown.output
+    assert "fw7" in shown.output
 
 
 def test_ops() -> None:
@@ -95,59 +106,6 @@ def test_the_demo_exits_with_what_became_of_its_promise(
     assert asked == {
         "device": "reference", "fallback": "error", "epochs": 2, "seed": 5, "decisions": tmp_path / "d.json",
     }  # fmt: skip
-
-
-def test_the_doctor_finds_this_environment_healthy() -> None:
-    diagnosis = diagnose()
-    found = {check.about: check for check in diagnosis.checks}
-    assert found["PrivateUse1"].state is State.OK
-    assert found["vendor reference"].found.count("fl:") >= 1
-    assert found["autoload"].state is State.OK
-    assert diagnosis.healthy, [check for check in diagnosis.checks if check.state is State.RED]
-
-
-def test_a_vendor_that_failed_is_red_with_its_four_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = VendorError("acme", "flroute_vendors", "acme.py:3", "the hook raised OSError: no driver")
-    monkeypatch.setattr(registry.load(), "problems", [problem])
-    shown = runner.invoke(app, ["doctor"])
-    assert shown.exit_code == 1
-    for part in ("vendor plugin acme", "flroute_vendors", "acme.py:3", "no driver"):
-        assert part in shown.output
-    record = json.loads(runner.invoke(app, ["doctor", "--json"]).output)
-    assert record["healthy"] is False
-
-
-def test_a_wrong_setting_is_red_and_the_rest_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLROUTE_FALLBACK", "eror")
-    monkeypatch.setattr(registry, "_registry", None)  # as in a process that has not loaded its vendors yet
-    found = {check.about: check for check in diagnose().checks}
-    assert found["settings"].state is State.RED
-    assert "Did you mean 'error'" in found["settings"].found
-    assert found["PrivateUse1"].state is State.OK
-    assert found["vendors"].state is State.RED
-
-
-def test_another_owner_of_the_slot_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flroute.torch_compat.device_owner", lambda: "npu")
-    slot = next(check for check in diagnose().checks if check.about == "PrivateUse1")
-    assert slot.state is State.RED
-    assert "held by 'npu'" in slot.found
-
-
-def test_the_autoload_that_failed_is_red(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "flroute_autoload.py").write_text(
-        "failure = RuntimeError('broken on purpose')\ndef autoload():\n    pass\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    autoload = next(check for check in diagnose().checks if check.about == "autoload")
-    assert autoload.state is State.RED
-    assert "RuntimeError: broken on purpose" in autoload.found
-
-
-def test_healthy_means_nothing_is_red() -> None:
-    note, red = Check("a", State.NOTE, ""), Check("b", State.RED, "")
-    assert Diagnosis((note,)).healthy
-    assert not Diagnosis((note, red)).healthy
 
 
 def test_the_command_is_installed() -> None:

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import runpy
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 
-from flroute.errors import FlrouteError
+from flroute.commands import health
+from flroute.commands.terminal import (
+    JsonOption,
+    errors_in_words,
+    fail,
+    function_named,
+    new_table,
+    print_json,
+    terminal,
+)
 from flroute.vocabulary import FallbackPolicy
 
 if TYPE_CHECKING:
     from flroute.coverage import Coverage
+    from flroute.device.table import Device
     from flroute.disk_cache import Entry
 
 app = typer.Typer(
@@ -31,6 +37,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(health.doctor)
 
 
 class Output(str, Enum):
@@ -39,9 +46,6 @@ class Output(str, Enum):
     TABLE = "table"
     JSON = "json"
     MARKDOWN = "markdown"
-
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
 @app.command()
@@ -55,12 +59,12 @@ def demo(
     decisions: Annotated[Path, typer.Option(help="File for every decision.")] = Path("demo-decisions.json"),
 ) -> None:
     """Train a small CNN on the host and on a device, and compare."""
-    console = _console()
-    with _errors_in_words():
+    console = terminal()
+    with errors_in_words():
         try:
             import sklearn  # noqa: F401 -- asked for before anything is trained
         except ModuleNotFoundError:
-            _fail("the demo's images come with scikit-learn: pip install 'flroute[demo]'")
+            fail("the demo's images come with scikit-learn: pip install 'flroute[demo]'")
         from flroute.demo import run
 
         kept = run(
@@ -72,18 +76,36 @@ def demo(
 @app.command()
 def devices(as_json: JsonOption = False) -> None:
     """List every device of every vendor."""
-    with _errors_in_words():
+    with errors_in_words():
         import flroute
 
         found = flroute.devices()
     if as_json:
-        _print_json([{"device": d.name, "vendor_device": d.vendor_device, **asdict(d.facts)} for d in found])
+        print_json([{"device": d.name, "vendor_device": d.vendor_device, **_facts_of(d)} for d in found])
         return
-    table = _table("device", "vendor's name", "product", "memory")
+    table = new_table(
+        "device", "vendor's name", "product", "memory", "cores", "version", "driver", "firmware"
+    )
     for device in found:
-        memory = f"{device.facts.total_memory / 2**30:.1f} GiB"
-        table.add_row(device.name, device.vendor_device, device.facts.name, memory)
-    _console().print(table)
+        facts = _facts_of(device)
+        memory, cores = (
+            f"{device.facts.total_memory / 2**30:.1f} GiB",
+            str(device.facts.multi_processor_count),
+        )
+        versions = (facts[name] or "-" for name in ("version", "driver", "firmware"))
+        table.add_row(device.name, device.vendor_device, device.facts.name, memory, cores, *versions)
+    terminal().print(table)
+
+
+def _facts_of(device: Device) -> dict[str, Any]:
+    """What its vendor says of a device and of itself."""
+    from flroute import registry
+
+    vendor = registry.load().vendors[device.vendor]
+    versions = {
+        "version": vendor.version, "driver": vendor.driver_version, "firmware": vendor.firmware_version
+    }  # fmt: skip
+    return {**asdict(device.facts), **versions}
 
 
 @app.command()
@@ -96,7 +118,7 @@ def ops(
     output: Annotated[Output, typer.Option("--format", help="How to print it.")] = Output.TABLE,
 ) -> None:
     """Say what becomes of every aten op on a vendor's device: coverage by family, single ops, or the kernels."""
-    with _errors_in_words():
+    with errors_in_words():
         from flroute import registry
         from flroute.coverage import Coverage, coverage_of
 
@@ -104,17 +126,17 @@ def ops(
     if pattern is not None:
         found = Coverage(found.vendor, found.matching(pattern))
         if not found.ops:
-            _fail(
+            fail(
                 f"no op of this PyTorch is called {pattern!r}; a glob such as '*{pattern}*' finds parts of names"
             )
     if kernels:
         _print_kernels(found.vendor, {op.op for op in found.ops}, output)
     elif output is Output.JSON:
-        _print_json(found.to_dict())
+        print_json(found.to_dict())
     elif output is Output.MARKDOWN:
         typer.echo(found.to_markdown(), nl=False)
     else:
-        _console().print(_ops_table(found) if pattern is not None else _families_table(found))
+        terminal().print(_ops_table(found) if pattern is not None else _families_table(found))
 
 
 def _families_table(coverage: Coverage) -> Group:
@@ -122,7 +144,7 @@ def _families_table(coverage: Coverage) -> Group:
 
     from flroute.vocabulary import OpState
 
-    table = _table("family", *map(str, OpState))
+    table = new_table("family", *map(str, OpState))
     for column in table.columns[1:]:
         column.justify = "right"
     for family, count in coverage.by_family().items():
@@ -132,7 +154,7 @@ def _families_table(coverage: Coverage) -> Group:
 
 
 def _ops_table(coverage: Coverage) -> Table:
-    table = _table("op", "state", "kernels")
+    table = new_table("op", "state", "kernels")
     for op in coverage.ops:
         table.add_row(op.op, str(op.state), ", ".join(op.kernels))
     return table
@@ -149,29 +171,16 @@ def _print_kernels(vendor: str, ops: set[str], output: Output) -> None:
         if op in ops
     ]
     if output is Output.JSON:
-        _print_json([{"op": op, "kernel": kernel, "dtypes": dtypes} for op, kernel, dtypes in rows])
+        print_json([{"op": op, "kernel": kernel, "dtypes": dtypes} for op, kernel, dtypes in rows])
     elif output is Output.MARKDOWN:
         typer.echo("| op | kernel | dtypes |\n|---|---|---|")
         for op, kernel, dtypes in rows:
             typer.echo(f"| `{op}` | `{kernel}` | {', '.join(dtypes) or 'any'} |")
     else:
-        table = _table("op", "kernel", "dtypes")
+        table = new_table("op", "kernel", "dtypes")
         for op, kernel, dtypes in rows:
             table.add_row(op, kernel, ", ".join(dtypes) or "any")
-        _console().print(table, f"{len({op for op, _, _ in rows})} ops, {len(rows)} kernels")
-
-
-@app.command()
-def doctor(as_json: JsonOption = False) -> None:
-    """Say what is installed, what failed to load, and what to do about it."""
-    from flroute.doctor import diagnose
-
-    diagnosis = diagnose()
-    if as_json:
-        _print_json(diagnosis.to_dict())
-    else:
-        _console().print(diagnosis)
-    raise typer.Exit(0 if diagnosis.healthy else 1)
+        terminal().print(table, f"{len({op for op, _, _ in rows})} ops, {len(rows)} kernels")
 
 
 @app.command()
@@ -191,35 +200,16 @@ def check(
 
     import flroute
 
-    with _errors_in_words():
-        make = _function_named(target)
+    with errors_in_words():
+        make = function_named(target)
         with torch.device("meta"):
             model, inputs = make()
         found = flroute.check(model, inputs, device, backward=backward)
     if as_json:
-        _print_json(found.to_dict())
+        print_json(found.to_dict())
     else:
-        _console().print(found)
+        terminal().print(found)
     raise typer.Exit(1 if found.missing else 0)
-
-
-def _function_named(target: str) -> Callable[[], tuple[Any, Any]]:
-    place, colon, name = target.rpartition(":")
-    if not colon:
-        _fail(f"{target!r} names no function: write package.module:function or file.py:function")
-    try:
-        if place.endswith(".py"):
-            found = runpy.run_path(place)[name]
-        else:
-            sys.path.insert(0, str(Path.cwd()))
-            found = getattr(importlib.import_module(place), name)
-    except (ImportError, OSError) as error:
-        _fail(f"{place} cannot be loaded: {error}")
-    except (KeyError, AttributeError):
-        _fail(f"{place} has no function {name!r}")
-    if not callable(found):
-        _fail(f"{target} is not a function")
-    return found  # type: ignore[no-any-return]
 
 
 @app.command()
@@ -233,7 +223,7 @@ def config(
     """Show every setting in force in this directory, and where it comes from; or check the policy they make."""
     from flroute.settings import SETTINGS, Settings, explain_settings
 
-    with _errors_in_words():
+    with errors_in_words():
         found = explain_settings()
         if check_it:
             _check_policy(found, as_json=as_json)
@@ -244,14 +234,12 @@ def config(
         for name in SETTINGS
     ]  # fmt: skip
     if as_json:
-        _print_json(
-            [{"setting": name, "value": _plain(value), "where": where} for name, value, where in rows]
-        )
+        print_json([{"setting": name, "value": _plain(value), "where": where} for name, value, where in rows])
         return
-    table = _table("setting", "value", "from", "variable", "meaning")
+    table = new_table("setting", "value", "from", "variable", "meaning")
     for name, value, where in rows:
         table.add_row(name, _shown(value), where, SETTINGS[name].variable, SETTINGS[name].description)
-    _console().print(table)
+    terminal().print(table)
 
 
 def _check_policy(found: Mapping[str, Any], *, as_json: bool) -> None:
@@ -259,7 +247,7 @@ def _check_policy(found: Mapping[str, Any], *, as_json: bool) -> None:
 
     findings = check_policy(found)
     if as_json:
-        _print_json([asdict(finding) for finding in findings])
+        print_json([asdict(finding) for finding in findings])
     else:
         for finding in findings:
             typer.echo(str(finding))
@@ -288,20 +276,20 @@ def cache(
     from flroute.disk_cache import disk_cache
     from flroute.report import counted
 
-    with _errors_in_words():
+    with errors_in_words():
         kept = disk_cache()
         try:
             entries = kept.entries()
             if clear:
                 kept.clear()
         except OSError as error:
-            _fail(
+            fail(
                 f"the cache cannot be read: {error}; the setting cache_dir (FLROUTE_CACHE_DIR) names another folder"
             )
     total = sum(entry.bytes for entry in entries)
     if as_json:
         listed = [] if clear else [{"name": entry.name, **asdict(entry)} for entry in entries]
-        _print_json(
+        print_json(
             {
                 "folder": str(kept.folder),
                 "limit": kept.limit,
@@ -310,7 +298,7 @@ def cache(
             }
         )
         return
-    console = _console()
+    console = terminal()
     amount = f"{counted(len(entries), 'compiled kernel')}, {total / 2**20:.1f}"
     if clear:
         console.print(f"{amount} MiB removed from {kept.folder}")
@@ -324,7 +312,7 @@ def cache(
 
 
 def _cache_table(entries: list[Entry]) -> Table:
-    table = _table("kernel", "versions", "KiB", "last used")
+    table = new_table("kernel", "versions", "KiB", "last used")
     by_name: dict[str, list[Entry]] = {}
     for entry in entries:
         by_name.setdefault(entry.name, []).append(entry)
@@ -342,7 +330,7 @@ def diff(
     as_json: JsonOption = False,
 ) -> None:
     """Compare how two runs were routed; exits with 1 if an op falls back that did not before."""
-    with _errors_in_words():
+    with errors_in_words():
         from flroute.routing.trace import read
         from flroute.trace_diff import compare
 
@@ -353,19 +341,19 @@ def diff(
         if run.remark:
             typer.secho(run.remark, err=True, fg=typer.colors.YELLOW)
     if as_json:
-        _print_json(
+        print_json(
             [
                 {**asdict(change), "kind": change.kind, "new_fallback": change.is_new_fallback}
                 for change in changes
             ]
         )
     else:
-        table = _table("op", "dtypes", "", "before", "after")
+        table = new_table("op", "dtypes", "", "before", "after")
         for change in changes:
             style = "bold yellow" if change.is_new_fallback else None
             ways = ("\n".join(change.before) or "-", "\n".join(change.after) or "-")
             table.add_row(change.op, ", ".join(change.dtypes), change.kind, *ways, style=style)
-        console = _console()
+        console = terminal()
         console.print(table if changes else "no op is served in another way")
         console.print(f"{len(changes)} changed, {worse} of them new fallbacks")
     raise typer.Exit(1 if worse else 0)
@@ -378,7 +366,7 @@ def replay(
     as_json: JsonOption = False,
 ) -> None:
     """Say what another policy would have chosen in a recorded run; exits with 1 if an op would fall back that did not."""
-    with _errors_in_words():
+    with errors_in_words():
         from flroute.policy_check import refuse_unknown_ops
         from flroute.replay import replay as replayed
         from flroute.routing.trace import read
@@ -396,9 +384,9 @@ def replay(
     worse = sum(row.is_new_fallback for row in changed)
     if as_json:
         rows = [{**asdict(row), "changed": row.changed, "new_fallback": row.is_new_fallback} for row in found]
-        _print_json(rows)
+        print_json(rows)
     else:
-        table = _table("op", "dtypes", "shapes", "calls", "recorded", "then", "why")
+        table = new_table("op", "dtypes", "shapes", "calls", "recorded", "then", "why")
         for row in changed:
             d, then = (
                 row.decision,
@@ -409,40 +397,9 @@ def replay(
                 d.op, ", ".join(d.dtypes), shapes, f"{d.calls:,}", f"{d.route} {d.kernel or ''}", then, row.detail,
                 style="bold yellow" if row.is_new_fallback else None,
             )  # fmt: skip
-        console = _console()
+        console = terminal()
         console.print(table if changed else "no decision would be another one")
         console.print(f"{len(found)} decisions, {len(changed)} of them other ones, {worse} new fallbacks")
         if untold := sum(not row.told for row in found):
             console.print(f"{untold} could not be told")
     raise typer.Exit(1 if worse else 0)
-
-
-def _console() -> Console:
-    """Where there is no terminal, lines are kept whole enough for names."""
-    console = Console()
-    return console if console.is_terminal else Console(width=160)
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
-def _print_json(value: object) -> None:
-    typer.echo(json.dumps(value, indent=1))
-
-
-@contextmanager
-def _errors_in_words() -> Iterator[None]:
-    """flroute's own errors say what to do next; a traceback would bury that."""
-    try:
-        yield
-    except FlrouteError as error:
-        _fail(str(error))
-
-
-def _fail(message: str) -> NoReturn:
-    typer.secho(f"error: {message}", err=True, fg=typer.colors.RED)
-    raise typer.Exit(2)

@@ -272,6 +272,19 @@ def explain_file(path: Path) -> dict[str, Origin]:
     return found
 
 
+def unknown_variables() -> dict[str, str | None]:
+    """Every ``FLROUTE_*`` variable that is set and means nothing, with the one that may have been meant."""
+    unknown = [
+        name
+        for name, text in os.environ.items()
+        if name.startswith(PREFIX) and text and name not in VARIABLES
+    ]
+    meant = {
+        name: difflib.get_close_matches(name.removeprefix(PREFIX).lower(), SETTINGS, n=1) for name in unknown
+    }
+    return {name: SETTINGS[close[0]].variable if close else None for name, close in meant.items()}
+
+
 def _from_arguments(arguments: Mapping[str, Any]) -> dict[str, Origin]:
     found = {}
     for name, value in arguments.items():
