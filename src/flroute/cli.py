@@ -38,6 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(health.doctor)
+app.command()(health.lock)
 
 
 class Output(str, Enum):

@@ -39,6 +39,10 @@ class KernelResultError(FlrouteError):
     """A kernel returned the wrong number of results, or one of a wrong shape, dtype or device."""
 
 
+class LockError(FlrouteError):
+    """``flroute.lock`` cannot be read, or this environment is not the one it describes."""
+
+
 class FallbackError(FlrouteError):
     """Only the host could do the work, and the session's policy is ``fallback="error"``."""
 

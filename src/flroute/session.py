@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from flroute import activation, registry
+from flroute import activation, lockfile, registry
 from flroute.device import guard, table
 from flroute.device.tensors import is_on_device
 from flroute.errors import DeviceError, FlrouteError
@@ -85,6 +85,9 @@ registry.on_change(_forget_routes)
 
 
 def _make_router(settings: Settings) -> Router:
+    if settings.locked:
+        lockfile.verify()
+
     def observe(decision: Decision) -> None:
         registry.load().manager.hook.flroute_decision_taken(decision=decision)
 
@@ -336,6 +339,9 @@ def enable(device: str | torch.device | None = None, **settings: Any) -> Session
         settings: ``fallback="warn" | "allow" | "error"``, ``default_device``, ``precision``, ``order``, ``rules``, ``allow``,
             ``deny``, ``fast_fallback``, ``trace``, ``timing``, ``modules``, ``debug``; see ``flroute.settings.Settings``.
             Arguments win over ``FLROUTE_*`` variables, these over ``flroute.toml`` and ``[tool.flroute]``.
+        settings: ``fallback="warn" | "allow" | "error"``, ``default_device``, ``precision``, ``order``, ``fast_fallback``,
+            ``trace``, ``timing``, ``debug``, ``locked``; see ``flroute.settings.Settings``. Arguments win over ``FLROUTE_*``
+            variables, these over ``flroute.toml`` and ``[tool.flroute]``.
 
     Returns:
         A session, to be opened with ``with``.
@@ -344,6 +350,8 @@ def enable(device: str | torch.device | None = None, **settings: Any) -> Session
         UnknownVendorError: no such vendor; the message lists those there are.
         DeviceError: no such device.
         SettingsError: an unknown setting or value, contradictory rules, or a rule for an op that this PyTorch lacks.
+        SettingsError: an unknown setting or value.
+        LockError: with ``locked=True``, this environment is not the one in ``flroute.lock``.
 
     Example:
         >>> import flroute, torch

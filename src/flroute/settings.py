@@ -43,6 +43,7 @@ class Settings:
         timing: whether decisions carry the time spent.
         modules: whether every call is counted for the module and phase it comes from, not only each signature's first.
         debug: whether every result of every kernel is checked, and that none keeps an array it was given.
+        locked: whether this environment must be the one in the nearest ``flroute.lock``.
         watch_kernels: whether kernels are watched for work they have PyTorch do on the host.
         default_vendor: the vendor whose devices come first.
         autoload: whether a bare ``import torch`` registers the device; ``None`` decides by itself.
@@ -64,6 +65,7 @@ class Settings:
     timing: bool = False
     modules: bool = False
     debug: bool = False
+    locked: bool = False
     watch_kernels: bool = False
     default_vendor: str = "reference"
     autoload: bool | None = None
@@ -134,6 +136,18 @@ SETTINGS: dict[str, Setting] = {
         Setting("debug", "check every result of every kernel", values.flag, values.flag_from_text),
         Setting("watch_kernels", "find work that kernels have PyTorch do on the host", values.flag, values.flag_from_text),
         Setting("default_vendor", "vendor whose devices come first", values.word, in_arguments=False),
+        Setting("device", 'device of a session: "reference", "reference:1" or "fl:0"', _word),
+        Setting("fallback", "when only the host can do the work: warn, allow or error", _one_of(FallbackPolicy)),
+        Setting("precision", "kernels admitted: highest, high or medium", _one_of(Precision)),
+        Setting("default_device", "new tensors land on the session's device", _flag, _flag_from_text),
+        Setting("fast_fallback", "the host works on host-visible memory without a copy", _flag, _flag_from_text),
+        Setting("order", "candidates of an op, in the order to try them", _order, _order_from_text),
+        Setting("trace", "JSONL file for each decision when first taken, and for the totals", _path),
+        Setting("timing", "measure the time of every call", _flag, _flag_from_text),
+        Setting("debug", "check every result of every kernel", _flag, _flag_from_text),
+        Setting("locked", "refuse an environment that is not the one in flroute.lock", _flag, _flag_from_text),
+        Setting("watch_kernels", "find work that kernels have PyTorch do on the host", _flag, _flag_from_text),
+        Setting("default_vendor", "vendor whose devices come first", _word, in_arguments=False),
         Setting(
             "autoload", "register the device on a bare `import torch` (read before any file)",
             values.flag, values.flag_from_text, in_files=False, in_arguments=False,

@@ -57,7 +57,11 @@ def in_another_process() -> Iterator[Check]:
 def _run_child(progress: Path) -> str | None:
     """Run the trials; how the process died, if it did."""
     command = [sys.executable, "-c", _CHILD, str(progress)]
-    environment = {**os.environ, "FLROUTE_TRACE": ""}  # the user's trace file is not for this
+    environment = {
+        **os.environ,
+        "FLROUTE_TRACE": "",
+        "FLROUTE_LOCKED": "",
+    }  # whoever asks for these did not mean trials
     try:
         done = subprocess.run(  # noqa: S603 -- this very interpreter, and a path of our own
             command, capture_output=True, text=True, check=False, timeout=PATIENCE, env=environment
