@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
-from timing import Work
 from torch import nn
 from torch.nn import functional
+
+from flroute.benchmark.timing import Work
 
 
 class Block(nn.Module):

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from timing import compare
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import flroute
+from flroute.benchmark.timing import compare
 
 ROUNDS = 15
 

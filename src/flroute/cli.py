@@ -1,5 +1,7 @@
 """The command line: ``flroute demo | devices | ops | check | doctor | config | cache | diff | replay``."""
 
+"""The command line: ``flroute demo | devices | ops | check | doctor | lock | config | diff | cache | bench``."""
+
 from __future__ import annotations
 
 import json
@@ -15,6 +17,7 @@ from rich.console import Group
 from rich.table import Table
 
 from flroute.commands import health
+from flroute.commands.bench import bench
 from flroute.commands.terminal import (
     JsonOption,
     errors_in_words,
@@ -39,6 +42,7 @@ app = typer.Typer(
 )
 app.command()(health.doctor)
 app.command()(health.lock)
+app.command()(bench)
 
 
 class Output(str, Enum):
