@@ -1,6 +1,4 @@
-"""The command line: ``flroute demo | devices | ops | check | doctor | config | cache | diff | replay``."""
-
-"""The command line: ``flroute demo | devices | ops | check | doctor | lock | config | diff | cache | bench``."""
+"""The command line: ``flroute demo | devices | ops | check | doctor | lock | config | cache | diff | replay | bench``."""
 
 from __future__ import annotations
 

@@ -337,11 +337,9 @@ def enable(device: str | torch.device | None = None, **settings: Any) -> Session
     Args:
         device: ``"vendor"``, ``"vendor:1"``, ``"fl:1"`` or a ``torch.device``; the default vendor's first device if absent.
         settings: ``fallback="warn" | "allow" | "error"``, ``default_device``, ``precision``, ``order``, ``rules``, ``allow``,
-            ``deny``, ``fast_fallback``, ``trace``, ``timing``, ``modules``, ``debug``; see ``flroute.settings.Settings``.
-            Arguments win over ``FLROUTE_*`` variables, these over ``flroute.toml`` and ``[tool.flroute]``.
-        settings: ``fallback="warn" | "allow" | "error"``, ``default_device``, ``precision``, ``order``, ``fast_fallback``,
-            ``trace``, ``timing``, ``debug``, ``locked``; see ``flroute.settings.Settings``. Arguments win over ``FLROUTE_*``
-            variables, these over ``flroute.toml`` and ``[tool.flroute]``.
+            ``deny``, ``fast_fallback``, ``trace``, ``timing``, ``modules``, ``debug``, ``locked``; see
+            ``flroute.settings.Settings``. Arguments win over ``FLROUTE_*`` variables, these over ``flroute.toml`` and
+            ``[tool.flroute]``.
 
     Returns:
         A session, to be opened with ``with``.
@@ -350,7 +348,6 @@ def enable(device: str | torch.device | None = None, **settings: Any) -> Session
         UnknownVendorError: no such vendor; the message lists those there are.
         DeviceError: no such device.
         SettingsError: an unknown setting or value, contradictory rules, or a rule for an op that this PyTorch lacks.
-        SettingsError: an unknown setting or value.
         LockError: with ``locked=True``, this environment is not the one in ``flroute.lock``.
 
     Example:
