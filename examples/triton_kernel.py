@@ -35,7 +35,7 @@ def silu_kernel(x, out, n, BLOCK: tl.constexpr):
 compiled_silu = direct.load(silu_kernel, {"x": "*fp32", "out": "*fp32", "n": "i32"}, {"BLOCK": BLOCK})
 
 
-def silu(x: np.ndarray) -> np.ndarray:
+def fused_silu(x: np.ndarray) -> np.ndarray:
     """The kernel gets arrays and returns a new one; which op it computes is said below."""
     x = np.ascontiguousarray(x)
     out = np.empty_like(x)
@@ -50,7 +50,7 @@ class Kernels:
     def flroute_kernels(self, vendor: str) -> Iterable[Kernel]:
         """One kernel."""
         if vendor == "reference":
-            yield Kernel("aten::silu", silu, implementation="triton", dtypes=(torch.float32,))
+            yield Kernel("aten::silu", fused_silu, implementation="triton", dtypes=(torch.float32,))
 
 
 # 2. An op of a model's own, with a gradient; Triton sees tensors on ``fl``, as it would see a GPU's.

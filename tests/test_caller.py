@@ -224,7 +224,7 @@ def test_a_hundred_thousand_calls_of_one_op_keep_memory_flat() -> None:
             after, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-    assert after - before < 20_000, "bytes"
+    assert after - before < 100_000, "a byte a call"
     assert [d.calls for d in decisions_of(session, "aten::add.Tensor")] == [100_002]
 
 

@@ -47,9 +47,12 @@ def guessed(x, out, n, factor, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def half_atomics(x, BLOCK: tl.constexpr):
+def assembly(x, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
-    tl.atomic_add(x + i, tl.load(x + i))
+    v = tl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r", [tl.load(x + i)], dtype=tl.float32, is_pure=True, pack=1
+    )
+    tl.store(x + i, v)
 
 
 @triton.jit
@@ -220,9 +223,9 @@ def test_every_bad_input_is_an_error_in_words_and_the_process_goes_on() -> None:
         x, out, host = torch.arange(8.0).to("fl"), torch.zeros(8).to("fl"), torch.zeros(8)
         with pytest.raises(
             UnsupportedKernelError,
-            match=rf"kernel half_atomics: tt\.atomic_rmw at .*{here}:{line_of(half_atomics, 'atomic_add')}",
+            match=rf"kernel assembly: tt\.elementwise_inline_asm at .*{here}:{line_of(assembly, 'inline_asm')}",
         ):
-            half_atomics[(1,)](x.half(), BLOCK=8)
+            assembly[(1,)](x, BLOCK=8)
         with pytest.raises(
             LaunchError, match="kernel scale: the argument out is on cpu, others are on fl; move it first"
         ):
