@@ -48,10 +48,8 @@ def test_triton_kernels_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert re.search(r"aten::silu +native +reference/triton:fused_silu +fl:0 +2 ", shown)
     assert "fallbacks: none" in shown
     assert "silu differs by 0.0e+00" in shown
-    assert {path.name.partition("-")[0] for path in tmp_path.iterdir()} == {
-        "silu_kernel",
-        "squared_relu_kernel",
-    }
+    kept = {path.name.partition("-")[0] for path in tmp_path.iterdir()}
+    assert kept >= {"silu_kernel", "squared_relu_kernel"}
 
 
 def test_the_report_in_the_docs_is_what_a_session_says(tmp_path: Path) -> None:

@@ -294,7 +294,8 @@ def _from_arguments(arguments: Mapping[str, Any]) -> dict[str, Origin]:
         setting = _known(name, SETTINGS, "argument", "setting")
         if value is not None and not setting.in_arguments:
             raise SettingsError(
-                f"argument {name}: it holds for the whole process, not for one session; set the variable {setting.variable} instead."
+                f"argument {name}: it holds for the whole process, not for one session; "
+                f"set the variable {setting.variable} instead."
             )
         if value is not None:
             found[name] = _in_one_place(
