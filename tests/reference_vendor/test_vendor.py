@@ -39,7 +39,7 @@ def test_ufuncs_are_quiet_in_every_thread_and_leave_no_trace() -> None:
                 warnings.simplefilter("error")
                 for _ in range(200):
                     run("aten::reciprocal", torch.zeros(1000))
-        except BaseException as error:
+        except BaseException as error:  # whatever it is, the main thread reports it
             errors.append(error)
 
     threads = [threading.Thread(target=divide) for _ in range(3)]

@@ -337,7 +337,7 @@ def results() -> dict[str, torch.Tensor | str]:
     for name, case in cases().items():
         try:
             found[name] = case()
-        except Exception as error:
+        except Exception as error:  # a case that fails must not hide the others
             found[name] = f"{type(error).__name__}: {error}".splitlines()[0]
     return found
 

@@ -246,7 +246,7 @@ def _per_channel(values: Array | None, x: Array) -> Any:
     return None if values is None else values.reshape(-1, *(1,) * (x.ndim - 2))
 
 
-def _update(running: Array | None, batch: Array, momentum: float) -> None:
+def update_running(running: Array | None, batch: Array, momentum: float) -> None:
     """Move a running statistic towards the batch's, in place."""
     if running is not None:
         running[...] = (1 - momentum) * wide(running) + momentum * batch.reshape(-1)
@@ -270,8 +270,8 @@ def batch_norm(
         rstd = 1 / np.sqrt(variance + eps)
         count = _count(x, over)
         saved = narrow(mean.reshape(-1), x), narrow(rstd.reshape(-1), x)
-        _update(running_mean, mean, momentum)
-        _update(running_var, variance * np.true_divide(count, count - 1), momentum)
+        update_running(running_mean, mean, momentum)
+        update_running(running_var, variance * np.true_divide(count, count - 1), momentum)
     elif running_mean is None or running_var is None:
         raise Unsupported("batch norm for evaluation without running statistics")
     else:

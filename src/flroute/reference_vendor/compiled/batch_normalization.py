@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from flroute.reference_vendor.compiled.launch import Array, Source, block_of
-from flroute.reference_vendor.compiled.sizes import MIN_NUMEL
+from flroute.reference_vendor.compiled.launch import Array, Source, block_of, compiled_kernel
 from flroute.reference_vendor.memory import empty
-from flroute.vendor import kernel
+from flroute.reference_vendor.normalization import update_running
+from flroute.reference_vendor.support import FLOATS
 
-FLOATS = ("float32", "float64")
 SHORTEST = 16
 """Positions of a channel from which on a program per channel is faster than numpy."""
 _SOURCE = Source("batch_normalization", "common")
@@ -49,17 +48,19 @@ def _may_differentiate(
     return _fits(x)
 
 
-def _kernel(*ops: str, name: str, when: Callable[..., bool | str]) -> Callable[..., Any]:
-    return kernel(*ops, dtypes=FLOATS, layouts=("contiguous",), min_numel=MIN_NUMEL[name], when=when)
-
-
 def _geometry(x: Array) -> tuple[int, int, int, int]:
     """Samples, channels, positions, and the block they are taken in."""
     width = prod(x.shape[2:])
     return x.shape[0], x.shape[1], width, min(block_of(width), 1024)
 
 
-@_kernel("aten::native_batch_norm", "aten::_native_batch_norm_legit", name="batch_norm", when=_may_normalize)
+@compiled_kernel(
+    "aten::native_batch_norm",
+    "aten::_native_batch_norm_legit",
+    size="batch_norm",
+    dtypes=FLOATS,
+    when=_may_normalize,
+)
 def batch_norm(
     x: Array,
     weight: Array | None,
@@ -75,11 +76,11 @@ def batch_norm(
         mean, variance = np.empty(channels), np.empty(channels)
         _SOURCE.launch("statistics", channels, x, mean, variance, samples, channels, width, BLOCK=block)
         count = samples * width
-        _update(running_mean, mean, momentum)
+        update_running(running_mean, mean, momentum)
         with np.errstate(
             divide="ignore", invalid="ignore"
         ):  # the variance of one element is NaN, as on the host
-            _update(running_var, variance * np.true_divide(count, count - 1), momentum)
+            update_running(running_var, variance * np.true_divide(count, count - 1), momentum)
     else:
         mean, variance = np.float64(running_mean), np.float64(running_var)  # type: ignore[assignment]
     rstd = 1 / np.sqrt(variance + eps)
@@ -93,13 +94,9 @@ def batch_norm(
     return (out, centre, rstd.astype(x.dtype)) if training else (out, nothing, nothing.copy())
 
 
-def _update(running: Array | None, batch: Array, momentum: float) -> None:
-    """Move a running statistic towards the batch's, in place."""
-    if running is not None:
-        running[...] = (1 - momentum) * running.astype(np.float64) + momentum * batch
-
-
-@_kernel("aten::native_batch_norm_backward", name="batch_norm_backward", when=_may_differentiate)
+@compiled_kernel(
+    "aten::native_batch_norm_backward", size="batch_norm_backward", dtypes=FLOATS, when=_may_differentiate
+)
 def batch_norm_backward(
     gradient: Array,
     x: Array,

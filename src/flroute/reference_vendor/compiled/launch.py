@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,14 +11,23 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from flroute.reference_vendor.compiled.sizes import MIN_NUMEL
 from flroute.reference_vendor.triton_cpu import TritonCpuError, direct
-from flroute.vendor import Unsupported
+from flroute.vendor import Unsupported, kernel
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
+ALL_FLOATS = ("float32", "float64", "float16", "bfloat16")
 SOURCES = "flroute.reference_vendor.compiled.sources"
 _POINTERS = {"f": "*fp32", "d": "*fp64", "e": "*fp16", "H": "*bf16", "i": "*i32", "l": "*i64", "?": "*i1"}
 """Triton's name of an array's type, by numpy's character; bfloat16 comes as the 16-bit integers it is made of."""
+
+
+def compiled_kernel(
+    *ops: str, size: str, dtypes: tuple[str, ...] = ALL_FLOATS, when: Callable[..., bool | str] | None = None
+) -> Callable[..., Any]:
+    """Mark a function that launches a compiled kernel: for contiguous tensors from ``MIN_NUMEL[size]`` elements on."""
+    return kernel(*ops, dtypes=dtypes, layouts=("contiguous",), min_numel=MIN_NUMEL[size], when=when)
 
 
 def ceil_div(a: int, b: int) -> int:

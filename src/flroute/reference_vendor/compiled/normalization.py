@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from flroute.reference_vendor.compiled.launch import Array, Source, block_of, ceil_div
-from flroute.reference_vendor.compiled.pointwise import ALL_FLOATS
+from flroute.reference_vendor.compiled.launch import Array, Source, block_of, ceil_div, compiled_kernel
 from flroute.reference_vendor.compiled.rows import LONGEST_ROW
-from flroute.reference_vendor.compiled.sizes import MIN_NUMEL
 from flroute.reference_vendor.memory import empty
-from flroute.vendor import kernel
 
 ROWS = 64
 """Rows whose contributions to a parameter's gradient one program adds up, in float32."""
@@ -35,17 +32,13 @@ def _may_differentiate(gradient: Any, x: Any, normalized_shape: Sequence[int], *
     return _fits(x, normalized_shape) if gradient.shape == x.shape else "a gradient of another shape"
 
 
-def _kernel(*ops: str, name: str, when: Callable[..., bool | str]) -> Callable[..., Any]:
-    return kernel(*ops, dtypes=ALL_FLOATS, layouts=("contiguous",), min_numel=MIN_NUMEL[name], when=when)
-
-
 def _statistic(x: Array, normalized_shape: Sequence[int]) -> Array:
     """Memory for one number per row."""
     outer = x.ndim - len(normalized_shape)
     return np.empty((*x.shape[:outer], *(1,) * len(normalized_shape)), x.dtype)
 
 
-@_kernel("aten::native_layer_norm", name="layer_norm", when=_may_normalize)
+@compiled_kernel("aten::native_layer_norm", size="layer_norm", when=_may_normalize)
 def layer_norm(
     x: Array, normalized_shape: Sequence[int], weight: Array | None, bias: Array | None, eps: float
 ) -> tuple[Array, Array, Array]:
@@ -58,7 +51,7 @@ def layer_norm(
     return out, mean, rstd
 
 
-@_kernel("aten::native_layer_norm_backward", name="layer_norm_backward", when=_may_differentiate)
+@compiled_kernel("aten::native_layer_norm_backward", size="layer_norm_backward", when=_may_differentiate)
 def layer_norm_backward(
     gradient: Array,
     x: Array,

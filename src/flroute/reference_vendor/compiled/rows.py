@@ -6,11 +6,8 @@ from typing import Any
 
 import torch
 
-from flroute.reference_vendor.compiled.launch import Array, Source, block_of
-from flroute.reference_vendor.compiled.pointwise import ALL_FLOATS
-from flroute.reference_vendor.compiled.sizes import MIN_NUMEL
+from flroute.reference_vendor.compiled.launch import Array, Source, block_of, compiled_kernel
 from flroute.reference_vendor.memory import empty
-from flroute.vendor import kernel
 
 LONGEST_ROW = 1 << 16
 """Elements of a row that is one block, with its intermediate results in a core's second-level cache."""
@@ -35,24 +32,12 @@ def _of_one_dtype(x: Any, dim: int, half_to_float: bool) -> bool | str:
     return "a result of another dtype" if half_to_float else _rows(x, dim)
 
 
-@kernel(
-    "aten::_softmax",
-    dtypes=ALL_FLOATS,
-    layouts=("contiguous",),
-    min_numel=MIN_NUMEL["softmax"],
-    when=_of_one_dtype,
-)
+@compiled_kernel("aten::_softmax", size="softmax", when=_of_one_dtype)
 def softmax(x: Array, dim: int, half_to_float: bool) -> Array:
     return _by_rows("softmax", x)
 
 
-@kernel(
-    "aten::_log_softmax",
-    dtypes=ALL_FLOATS,
-    layouts=("contiguous",),
-    min_numel=MIN_NUMEL["softmax"],
-    when=_of_one_dtype,
-)
+@compiled_kernel("aten::_log_softmax", size="softmax", when=_of_one_dtype)
 def log_softmax(x: Array, dim: int, half_to_float: bool) -> Array:
     return _by_rows("log_softmax", x)
 
@@ -63,17 +48,11 @@ def _same_rows(gradient: Any, output: Any, dim: int, input_dtype: torch.dtype) -
     return _rows(output, dim)
 
 
-@kernel(
-    "aten::_softmax_backward_data", dtypes=ALL_FLOATS, layouts=("contiguous",),
-    min_numel=MIN_NUMEL["softmax_backward"], when=_same_rows,
-)  # fmt: skip
+@compiled_kernel("aten::_softmax_backward_data", size="softmax_backward", when=_same_rows)
 def softmax_backward(gradient: Array, output: Array, dim: int, input_dtype: torch.dtype) -> Array:
     return _by_rows("softmax_backward", gradient, output)
 
 
-@kernel(
-    "aten::_log_softmax_backward_data", dtypes=ALL_FLOATS, layouts=("contiguous",),
-    min_numel=MIN_NUMEL["softmax_backward"], when=_same_rows,
-)  # fmt: skip
+@compiled_kernel("aten::_log_softmax_backward_data", size="softmax_backward", when=_same_rows)
 def log_softmax_backward(gradient: Array, output: Array, dim: int, input_dtype: torch.dtype) -> Array:
     return _by_rows("log_softmax_backward", gradient, output)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 import torch
 
-from flroute.reference_vendor.compiled.launch import Array, Source, ceil_div
-from flroute.reference_vendor.compiled.pointwise import ALL_FLOATS
-from flroute.reference_vendor.compiled.sizes import MIN_NUMEL
+from flroute.reference_vendor.compiled.launch import Array, Source, ceil_div, compiled_kernel
 from flroute.reference_vendor.memory import empty
-from flroute.vendor import kernel
 
 BLOCK = 1024
 CHUNK = 1 << 16
@@ -55,28 +52,24 @@ def _over_last(
     return _kept(x.shape, dim, keepdim) is not None or "not over the last dimensions"
 
 
-def _kernel(op: str, name: str) -> Callable[..., Any]:
-    return kernel(op, dtypes=ALL_FLOATS, layouts=("contiguous",), min_numel=MIN_NUMEL[name], when=_over_last)
-
-
-@_kernel("aten::sum", name="sum_all")
+@compiled_kernel("aten::sum", size="sum_all", when=_over_last)
 def sum_all(x: Array, *, dtype: torch.dtype | None = None) -> Array:
     return _sum(x, ())
 
 
-@_kernel("aten::sum.dim_IntList", name="sum_dim")
+@compiled_kernel("aten::sum.dim_IntList", size="sum_dim", when=_over_last)
 def sum_dim(
     x: Array, dim: Sequence[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Array:
     return _sum(x, _kept(x.shape, dim, keepdim) or ())
 
 
-@_kernel("aten::mean", name="mean_all")
+@compiled_kernel("aten::mean", size="mean_all", when=_over_last)
 def mean_all(x: Array, *, dtype: torch.dtype | None = None) -> Array:
     return _sum(x, (), divisor=x.size)
 
 
-@_kernel("aten::mean.dim", name="mean_dim")
+@compiled_kernel("aten::mean.dim", size="mean_dim", when=_over_last)
 def mean_dim(
     x: Array, dim: Sequence[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Array:

@@ -176,10 +176,3 @@ def div(x, y, out, n, BLOCK: tl.constexpr):
     i, inside = positions(n, BLOCK)
     a, b = wide(tl.load(x + i, mask=inside)), wide(tl.load(y + i, mask=inside))
     tl.store(out + i, a / b, mask=inside)
-
-
-@triton.jit
-def cast(x, out, n, BLOCK: tl.constexpr):
-    """A copy in the type of ``out``."""
-    i, inside = positions(n, BLOCK)
-    tl.store(out + i, tl.load(x + i, mask=inside).to(out.dtype.element_ty), mask=inside)
