@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -58,19 +58,27 @@ def train() -> Report:
     with flroute.enable(device="reference", fallback="allow", modules=True) as session:
         model(torch.randn(6, 8)).square().mean().backward()
         optimizer.step()
-    return session.report()
+    return with_short_call_sites(session.report())
+
+
+def with_short_call_sites(report: Report) -> Report:
+    """The same wherever this file lies: lines are wrapped by their length."""
+    decisions = [
+        replace(d, call_site=d.call_site and d.call_site.replace(HERE, "")) for d in report.decisions
+    ]
+    return Report(decisions, device=report.device, settings=report.settings)
 
 
 def as_text(table: object) -> str:
     """What a terminal of 140 columns shows."""
     text = io.StringIO()
     Console(file=text, width=140, color_system=None).print(table)
-    return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines()).replace(HERE, "")
+    return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
 
 
 def page(report: Report) -> str:
     """The report in its forms, as Markdown."""
-    fallback = json.dumps(asdict(report.fallbacks[0]), indent=1).replace(HERE, "")
+    fallback = json.dumps(asdict(report.fallbacks[0]), indent=1)
     return (
         f"# A report\n\nMade by `python examples/read_a_report.py docs` with PyTorch {torch.__version__.partition('+')[0]}: "
         "a training step of a small encoder. [The same as a page](report.html) is `session.report().to_html(path)`.\n\n"
@@ -85,8 +93,7 @@ def write(folder: Path) -> None:
     """``report.md`` and ``report.html`` in a folder."""
     report = train()
     (folder / "report.md").write_text(page(report), encoding="utf-8")
-    path = report.sorted_by("calls").to_html(folder / "report.html")
-    path.write_text(path.read_text(encoding="utf-8").replace(HERE, ""), encoding="utf-8")
+    report.sorted_by("calls").to_html(folder / "report.html")
 
 
 if __name__ == "__main__":
