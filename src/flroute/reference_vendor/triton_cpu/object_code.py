@@ -57,7 +57,12 @@ def _initialize() -> None:
 @cache
 def host() -> tuple[str, str]:
     """This CPU's name and features, as LLVM calls them."""
-    return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    features = llvm.get_host_cpu_features()
+    if features.get("avx512f"):
+        features["prefer-256-bit"] = (
+            False  # LLVM's choice for mixed code; a kernel is one long loop over vectors
+        )
+    return llvm.get_host_cpu_name(), features.flatten()
 
 
 @cache
