@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -346,3 +347,13 @@ def test_what_cannot_be_measured_is_an_error_in_words(asked: list[str], told: st
     assert done.exit_code == 2
     assert told in done.output
     assert "Traceback" not in done.output
+
+
+# The scripts that are run from a checkout ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "script", sorted((Path(__file__).parents[1] / "benchmarks").glob("*.py")), ids=lambda p: p.stem
+)
+def test_a_script_has_all_it_needs(script: Path) -> None:
+    assert "main" in runpy.run_path(str(script), run_name="imported")

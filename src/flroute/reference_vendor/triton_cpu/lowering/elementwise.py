@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from flroute.reference_vendor.triton_cpu import vector_math
 from flroute.reference_vendor.triton_cpu.emit import FunctionWriter
+from flroute.reference_vendor.triton_cpu.function_text import literal
 from flroute.reference_vendor.triton_cpu.lowering.core import HANDLERS, Lowerer, lowers
 from flroute.reference_vendor.triton_cpu.lowering.values import Affine, Node, scalar
 from flroute.reference_vendor.triton_cpu.ttir import Op
@@ -113,7 +114,7 @@ def constant_literal(op: Op, text: str, kind: Type) -> str:
             value = float(text)
             if kind.element == "f16":
                 value = struct.unpack("<e", struct.pack("<e", value))[0]
-        return vector_math.literal(value, kind.register)
+        return literal(value, kind.register)
     if text in {"true", "false"}:
         return "1" if text == "true" else "0"
     if re.fullmatch(r"-?\d+", text) is None:
