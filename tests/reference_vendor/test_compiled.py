@@ -61,6 +61,7 @@ HALF: dict[str, Function] = {
 }
 ROWS: dict[str, tuple[Function, int]] = {
     "softmax": (lambda x: x.softmax(-1), 1),
+    "safe softmax": (lambda x: aten._safe_softmax(x, -1), 1),
     "log_softmax": (lambda x: x.log_softmax(-1), 1),
     "softmax backward": (lambda g, y: aten._softmax_backward_data(g, y, -1, g.dtype), 2),
     "log_softmax backward": (lambda g, y: aten._log_softmax_backward_data(g, y, -1, g.dtype), 2),
@@ -184,13 +185,13 @@ SPECIAL = [
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", [*POINTWISE, "softmax", "log_softmax"])
+@pytest.mark.parametrize("name", [*POINTWISE, "softmax", "safe softmax", "log_softmax"])
 def test_special_values(name: str, dtype: torch.dtype) -> None:
     function, count = EVERY[name]
     values = torch.tensor(SPECIAL * 1400).to(dtype)
     inputs = [torch.ones_like(values)] * (count - 1) + [values]
     if name in ROWS:
-        inputs = [values.reshape(-1, 100)]
+        inputs = [torch.cat([values.reshape(-1, 100), torch.full((3, 100), -torch.inf, dtype=dtype)])]
     check(function, *inputs)
 
 

@@ -106,7 +106,7 @@ def _unfolded(
     inner = prod(output[1:])
     rows = x.shape[1] * prod(kernel_size)
     step = min(max(1, _COLUMNS // (rows * inner)), output[0])
-    together = min(max(1, _POSITIONS // prod(output)), len(x))
+    together = max(1, min(_POSITIONS // prod(output), len(x)))
     if together > 1:
         step = output[0]
     room = empty((rows * together * step * inner,), x.dtype)

@@ -16,6 +16,7 @@ def kernels() -> tuple[Kernel, ...]:
     if find_spec("llvmlite") is None or find_spec("triton") is None:
         return ()
     from flroute.reference_vendor.compiled import (
+        attention,
         batch_normalization,
         embedding,
         losses,
@@ -34,6 +35,7 @@ def kernels() -> tuple[Kernel, ...]:
         scans,
         normalization,
         batch_normalization,
+        attention,
         embedding,
         losses,
         optimizers,

@@ -16,3 +16,6 @@ MIN_NUMEL = {
     "pow": 128, "cumsum": 256, "embedding_backward": 64, "nll_loss": 64, "nll_loss_backward": 128,
     "lerp_": 2048, "addcmul_": 2048, "addcdiv_": 4096, "adam_": 64,
 }  # fmt: skip
+
+FEWEST_SCORES = 1 << 15
+"""Attention goes from head to head; below so many scores in one, numpy is faster with all heads at once."""
