@@ -22,6 +22,7 @@ from flroute.vendor import Unsupported, kernel
 
 SCORES = 1 << 16
 """Elements of a block of scores."""
+KEYS = 1024
 _SOURCE = Source("attention", "rows", "common")
 
 
@@ -134,8 +135,15 @@ def attention(
     for block in scores.blocks():
         weights = scores.of(block, room)
         scores.launch("softmax", block, weights, logsumexp=logsumexp[block.here])
-        np.matmul(weights, value[block.there], out=output[block.here])
+        _product(weights, value[block.there], output[block.here])
     return output, logsumexp
+
+
+def _product(weights: Array, values: Array, out: Array) -> None:
+    """``weights @ values``: the sum of products of so many keys each, since one long sum in float32 loses more."""
+    np.matmul(weights[:, :KEYS], values[:KEYS], out=out)
+    for start in range(KEYS, len(values), KEYS):
+        out += np.matmul(weights[:, start : start + KEYS], values[start : start + KEYS])
 
 
 @kernel("aten::_scaled_dot_product_flash_attention_for_cpu_backward", when=_many_scores_backward)
@@ -173,7 +181,7 @@ def attention_backward(
             logsumexp=logsumexp[block.here],
             more=(through[block.here],),
         )
-        np.matmul(slopes, key[block.there], out=for_query[block.here])
+        _product(slopes, key[block.there], for_query[block.here])
         for_key[block.there] += np.matmul(slopes.T, query[block.here])
         for_value[block.there] += np.matmul(weights.T, upstream)
     return for_query, for_key, for_value
