@@ -15,6 +15,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from flroute.reference_vendor.triton_cpu.types import Type
+from flroute.reference_vendor.triton_cpu.vector_math import rounded_to_odd
 
 HEAD = object.__basicsize__  # bytes at the start of every object; its type comes last in them
 _METH_FASTCALL = 0x0080
@@ -120,7 +121,11 @@ class _Body:
             return f"ptr {self.pointer(position)}"
         if kind.is_float:
             value = self.op(f"call double @PyFloat_AsDouble(ptr {self.object(position)})")
-            return f"{kind.register} {value if kind.register == 'double' else self.op(f'fptrunc double {value} to float')}"
+            if kind.element in {"f16", "bf16"}:  # the kernel rounds it once more
+                value = rounded_to_odd(self.op, value)
+            elif kind.element == "f32":
+                value = self.op(f"fptrunc double {value} to float")
+            return f"{kind.register} {value}"
         if kind.bytes == 8:
             return f"{kind.storage} {self.long(position)}"
         value, bits = self.integer(position), 8 * kind.bytes

@@ -27,22 +27,19 @@ LIBM_OTHER = (
 )  # fmt: skip
 INTRINSIC = {  # name -> (LLVM intrinsic, arity)
     "sqrt": ("sqrt", 1), "fabs": ("fabs", 1), "abs": ("fabs", 1), "floor": ("floor", 1), "ceil": ("ceil", 1), "trunc": ("trunc", 1),
-    "rint": ("rint", 1), "nearbyint": ("nearbyint", 1), "roundeven": ("roundeven", 1), "round": ("round", 1), "fma": ("fma", 3),
-    "fmax": ("maxnum", 2), "fmin": ("minnum", 2), "copysign": ("copysign", 2),
+    "rint": ("rint", 1), "nearbyint": ("nearbyint", 1), "round": ("round", 1), "fma": ("fma", 3), "copysign": ("copysign", 2),
 }  # fmt: skip
 VECTOR = {  # what takes no call to libm, and what it is called here
     "float": {name: f"vector_{name}" for name in ("exp", "exp2", "log", "log2", "tanh", "erf", "pow")},
     "double": {name: f"vector_{name}_double" for name in ("exp", "exp2", "log", "tanh", "erf", "erfc")},
 }
-COMPOSED = frozenset({"rsqrt", "sigmoid"})
-COSTLY = LIBM_UNARY | LIBM_BINARY | COMPOSED | {"sqrt"}
 
 
 def arity(name: str) -> int | None:
     """How many arguments a function takes; None if it is not known here."""
     if name in INTRINSIC:
         return INTRINSIC[name][1]
-    if name in LIBM_UNARY or name in COMPOSED:
+    if name in LIBM_UNARY or name == "rsqrt":
         return 1
     return 2 if name in LIBM_BINARY else None
 
@@ -56,13 +53,20 @@ def call(op: Callable[[str], str], name: str, llvm_type: str, arguments: Sequenc
     if name == "rsqrt":
         root = op(f"call {llvm_type} @llvm.sqrt.{suffix}({values})")
         return op(f"fdiv {llvm_type} {literal(1.0, llvm_type)}, {root}")
-    if name == "sigmoid":
-        one = literal(1.0, llvm_type)
-        power = call(op, "exp", llvm_type, [op(f"fneg {llvm_type} {arguments[0]}")])
-        return op(f"fdiv {llvm_type} {one}, {op(f'fadd {llvm_type} {one}, {power}')}")
     if name in VECTOR[llvm_type]:
         return op(f"call {llvm_type} @{VECTOR[llvm_type][name]}({values})")
     return op(f"call {llvm_type} @{name}{'f' if llvm_type == 'float' else ''}({values})")
+
+
+def rounded_to_odd(op: Callable[[str], str], x: str) -> str:
+    """Write the rounding of a ``double`` register to ``float``: cut off, and the last bit set if anything was lost."""
+    near = op(f"fptrunc double {x} to float")
+    wide = op(f"fpext float {near} to double")
+    sizes = [op(f"call double @llvm.fabs.f64(double {v})") for v in (wide, x)]
+    beyond = op(f"zext i1 {op(f'fcmp ogt double {sizes[0]}, {sizes[1]}')} to i32")
+    cut = op(f"sub i32 {op(f'bitcast float {near} to i32')}, {beyond}")
+    lost = op(f"zext i1 {op(f'fcmp one double {wide}, {x}')} to i32")
+    return op(f"bitcast i32 {op(f'or i32 {cut}, {lost}')} to float")
 
 
 def _f(value: float) -> str:

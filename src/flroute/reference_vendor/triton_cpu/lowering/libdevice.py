@@ -60,9 +60,14 @@ def library_function(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequenc
     return real_function(w, op, name, x, result)
 
 
-@computes("llrint", "llround")
-def whole_number(w: FunctionWriter, x: Sequence[str], kinds: Sequence[Type], result: Type) -> str:
-    return saturated(w, call(w, "rint", kinds[0], x[0]), kinds[0], result)
+def _whole_number(rounding: str) -> Compute:
+    def compute(w: FunctionWriter, x: Sequence[str], kinds: Sequence[Type], result: Type) -> str:
+        return saturated(w, call(w, rounding, kinds[0], x[0]), kinds[0], result)
+
+    return compute
+
+
+_COMPUTE |= {"llrint": _whole_number("rint"), "llround": _whole_number("round")}
 
 
 @computes(

@@ -234,8 +234,3 @@ def lower_scan(low: Lowerer, op: Op) -> None:
     for result, (kind, buffer) in enumerate(zip(types, buffers, strict=True)):
         low.define(op, low.in_buffer(kind, buffer), result)
     low.done.add(op)
-
-
-@lowers("tt.reduce.return", "tt.scan.return")
-def lower_region_return(low: Lowerer, op: Op) -> None:
-    """``inline`` reads its operands."""

@@ -14,7 +14,7 @@ from flroute.reference_vendor.triton_cpu.emit import FunctionWriter
 from flroute.reference_vendor.triton_cpu.ttir import Op
 from flroute.reference_vendor.triton_cpu.types import Type
 
-_WHOLE = {"rn": "roundeven", "rz": "trunc", "rd": "floor", "ru": "ceil"}
+_WHOLE = {"rn": "rint", "rz": "trunc", "rd": "floor", "ru": "ceil"}
 
 
 def call(w: FunctionWriter, name: str, kind: Type, *x: str) -> str:
@@ -141,7 +141,14 @@ def cast(w: FunctionWriter, names: tuple[str, str], mode: str, x: str, kind: Typ
 
 
 def saturated(w: FunctionWriter, x: str, kind: Type, result: Type, *, signed: bool = True) -> str:
-    """A whole number as an integer: the nearest there is where it is out of range, 0 where it is not a number."""
+    """A float as an integer, its fraction cut off: the nearest there is where it is out of range.
+
+    What is not a number becomes 0, but the highest bit alone from float64 and in 64 bits, as in NVIDIA's instruction set.
+    """
     suffix = "f64" if kind.register == "double" else "f32"
     name = f"llvm.fpto{'s' if signed else 'u'}i.sat.{result.register}.{suffix}"
-    return w.op(f"call {result.register} @{name}({kind.register} {x})")
+    value = w.op(f"call {result.register} @{name}({kind.register} {x})")
+    if kind.element != "f64" and result.bits < 64:
+        return value
+    unknown, highest = w.op(f"fcmp uno {kind.register} {x}, {x}"), 1 << (result.bits - 1)
+    return w.op(f"select i1 {unknown}, {result.register} {highest}, {result.register} {value}")
