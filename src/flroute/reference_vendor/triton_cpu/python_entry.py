@@ -31,7 +31,7 @@ _PYTHON = {  # functions of CPython's stable interface: result, parameters
     "PyLong_AsUnsignedLongLongMask": ("i64", "ptr"),
     "PyLong_FromLongLong": ("ptr", "i64"),
 }
-_LEADING = ("scratch", "first", "last", "programs0", "programs1", "programs2")
+_LEADING = ("team", "threads", "scratch", "count", "programs0", "programs1", "programs2")
 
 
 def entry_name(kernel: str) -> str:
@@ -39,40 +39,51 @@ def entry_name(kernel: str) -> str:
     return f"{kernel}.python"
 
 
-def python_entry(kernel: str, arguments: Sequence[Type], *, asserts: bool) -> str:
-    """LLVM IR of ``(scratch, first, last, programs0, programs1, programs2, *arguments) -> status``.
+def python_entry(kernel: str, arguments: Sequence[Type], *, asserts: bool, scratch: int) -> str:
+    """LLVM IR of ``(team, threads, scratch, count, programs0, programs1, programs2, *arguments) -> status``.
 
+    Runs ``count`` programs: in this thread, or, if ``team`` is a ``team.Team``'s address, in up to so many ``threads``.
     Pointers are addresses or ndarrays, whose first element is meant. The interpreter's lock is released while programs
-    run. ``status`` is the number of the ``device_assert`` that failed last, 0 if none did.
+    run. ``scratch`` is the address of ``scratch`` bytes for each thread. ``status`` is the number of a ``device_assert``
+    that failed, 0 if none did.
     """
     out = _Body()
-    leading = [out.integer(i) for i in range(len(_LEADING))]
+    team, threads, memory, count, *sizes = [out.integer(i) for i in range(len(_LEADING))]
     given = [out.argument(len(_LEADING) + i, kind) for i, kind in enumerate(arguments)]
-    scratch = out.op(f"inttoptr i64 {leading[0]} to ptr")
-    grid = [f"i32 {out.op(f'trunc i64 {size} to i32')}" for size in leading[3:]]
-    call = ", ".join([*given, f"i64 {leading[1]}", f"i64 {leading[2]}", *grid, f"ptr {scratch}"])
-    convert = "\n".join(out.lines)
-    count = len(_LEADING) + len(arguments)
+    given += [f"i32 {out.op(f'trunc i64 {size} to i32')}" for size in sizes]
+    team, memory = (out.op(f"inttoptr i64 {address} to ptr") for address in (team, memory))
+    launch = [f"ptr {team}", f"i64 {threads}", f'ptr @"{kernel}.share"', "ptr %context", f"i64 {count}", f"ptr {memory}"]
     return f"""
 {"".join(f"declare {result} @{name}({parameters})" + chr(10) for name, (result, parameters) in _PYTHON.items())}
+{_share(kernel, given, asserts=asserts)}
 define ptr @"{entry_name(kernel)}"(ptr %array_type, ptr %objects, i64 %count) nounwind {{
 entry:
   %overflow = alloca i32
-  %complete = icmp eq i64 %count, {count}
+  %context = alloca %context
+  %complete = icmp eq i64 %count, {len(_LEADING) + len(arguments)}
   br i1 %complete, label %convert, label %refuse
 convert:
-{convert}
+{chr(10).join(out.lines)}
   %raised = call ptr @PyErr_Occurred()
   %sound = icmp eq ptr %raised, null
   br i1 %sound, label %check, label %fail
 check:
   br i1 {out.fits}, label %run, label %refuse
 run:
-  {f"store i64 0, ptr {scratch}" if asserts else ""}
+{_stored([*given, "i64 0"])}
   %thread = call ptr @PyEval_SaveThread()
-  call void @"{kernel}.grid"({call})
+  %alone = icmp eq ptr {team}, null
+  br i1 %alone, label %here, label %together
+here:
+  call void @"{kernel}.share"(ptr %context, i64 0, i64 {count}, ptr {memory})
+  br label %done
+together:
+  %launch = load ptr, ptr {team}
+  call void %launch({", ".join(launch)}, i64 {scratch})
+  br label %done
+done:
   call void @PyEval_RestoreThread(ptr %thread)
-  %status = {f"load i64, ptr {scratch}" if asserts else "add i64 0, 0"}
+  %status = load i64, ptr %place{len(given)}
   %result = call ptr @PyLong_FromLongLong(i64 %status)
   ret ptr %result
 refuse:
@@ -82,6 +93,36 @@ fail:
   ret ptr null
 }}
 """
+
+
+def _stored(values: Sequence[str]) -> str:
+    """What a launch's threads are told, in memory: the kernel's arguments, the grid's sizes, and the status."""
+    return "\n".join(
+        f"  %place{i} = getelementptr %context, ptr %context, i32 0, i32 {i}\n  store {value}, ptr %place{i}"
+        for i, value in enumerate(values)
+    )
+
+
+def _share(kernel: str, given: Sequence[str], *, asserts: bool) -> str:
+    """What each thread calls: some of the programs, with the arguments from memory."""
+    kinds = [value.partition(" ")[0] for value in given]
+    loads = "\n".join(
+        f"  %place{i} = getelementptr %context, ptr %context, i32 0, i32 {i}\n  %value{i} = load {kind}, ptr %place{i}"
+        for i, kind in enumerate(kinds)
+    )
+    values = [f"{kind} %value{i}" for i, kind in enumerate(kinds)]
+    call = ", ".join([*values[:-3], "i64 %first", "i64 %last", *values[-3:], "ptr %scratch"])
+    report = f"""  %failed = load i64, ptr %scratch
+  %status = getelementptr %context, ptr %context, i32 0, i32 {len(kinds)}
+  %before = atomicrmw umax ptr %status, i64 %failed monotonic"""
+    return f"""%context = type {{ {", ".join([*kinds, "i64"])} }}
+define internal void @"{kernel}.share"(ptr %context, i64 %first, i64 %last, ptr %scratch) nounwind {{
+{loads}
+{"  store i64 0, ptr %scratch" if asserts else ""}
+  call void @"{kernel}.grid"({call})
+{report if asserts else ""}
+  ret void
+}}"""
 
 
 class _Body:
