@@ -1,8 +1,8 @@
-"""What a second thread is worth: compiled kernels at a million elements on one thread and on two, launch by launch in turn.
+"""What a second thread is worth: compiled kernels at a million elements, in turn on one thread and on two.
 
-A ratio is one launch's time on one thread over that of the next on two: the median of them, and the ratio of the best
-launches. What else loads the machine's cores counts against two threads: the load average is printed. Run with
-``python benchmarks/threads.py``.
+The turns are of twenty launches, since threads are meant for launches that follow each other. A ratio is a launch's time on
+one thread over that of its counterpart on two: the median of them, and the ratio of the best launches. What else loads the
+machine's cores counts against two threads: the load average is printed. Run with ``python benchmarks/threads.py``.
 """
 
 from __future__ import annotations
@@ -26,17 +26,20 @@ from flroute.reference_vendor.triton_cpu import direct
 from flroute.reference_vendor.triton_cpu.launcher import Kernel
 
 SIZE, BLOCK = 10**6, 1024
+TURN = 20
 GOAL = 1.6
 
 
 @triton.jit
 def add(x, out, n, BLOCK: tl.constexpr):
+    """Next to no work for each number read and written."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out + i, tl.load(x + i, mask=i < n) + 1, mask=i < n)
 
 
 @triton.jit
 def gelu(x, out, n, BLOCK: tl.constexpr):
+    """Some dozens of operations for each."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     v = tl.load(x + i, mask=i < n)
     tl.store(out + i, 0.5 * v * (1 + tl.erf(v * 0.7071067811865476)), mask=i < n)
@@ -44,6 +47,7 @@ def gelu(x, out, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def softmax(x, out, n, BLOCK: tl.constexpr):
+    """Two reductions and an exponential."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     v = tl.load(x + i, mask=i < n, other=-float("inf"))
     e = tl.exp(v - tl.max(v, 0))
@@ -69,11 +73,12 @@ class Row(NamedTuple):
 def compare(name: str, launch: Callable[[int], None], launches: int) -> Row:
     """Time launches on one thread and on two, in turn."""
     times: dict[int, list[float]] = {1: [], 2: []}
-    for _ in range(launches):
+    for _ in range(-(-launches // TURN)):
         for threads, found in times.items():
-            begin = perf_counter()
-            launch(threads)
-            found.append((perf_counter() - begin) * 1e6)
+            for _ in range(TURN):
+                begin = perf_counter()
+                launch(threads)
+                found.append((perf_counter() - begin) * 1e6)
     one, two = times.values()
     ratio = statistics.median(a / b for a, b in zip(one, two, strict=True))
     return Row(name, statistics.median(one), statistics.median(two), ratio, min(one), min(two))
@@ -112,7 +117,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--launches", type=int, default=300, help="of each kernel on each number of threads (default 300)")
+    parser.add_argument(
+        "--launches", type=int, default=300, help="of each kernel on each number of threads (default 300)"
+    )
     options = parser.parse_args()
     signature = {"x": "*fp32", "out": "*fp32", "n": "i32"}
     kernels = [direct.load(kernel, signature, {"BLOCK": BLOCK}) for kernel in (add, gelu, softmax)]

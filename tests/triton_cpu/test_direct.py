@@ -145,7 +145,7 @@ kernel = direct.load("test_direct:add", {signature!r}, {{"BLOCK": 64}})
 out = np.zeros(3, np.float32)
 kernel(1, np.ones(3, np.float32), np.ones(3, np.float32), out, 3)
 assert out.tolist() == [2, 2, 2]
-costly = ["triton", "test_direct", "flroute.reference_vendor.triton_cpu.lowering"]
+costly = ["triton", "test_direct", *(f"flroute.reference_vendor.triton_cpu.{{name}}" for name in ("lowering", "vector_math", "python_entry"))]
 print([name for name in costly if name in sys.modules])
 """
 

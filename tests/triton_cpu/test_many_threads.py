@@ -169,7 +169,7 @@ def test_a_failing_program_is_the_launchs_failure(kernels: dict[str, Kernel]) ->
     out = np.zeros(200, np.int32)
     for forbidden in range(0, 200, 10):
         kernel._seconds = 1.0
-        with pytest.raises(TritonCpuError, match="kernel all_but: device_assert failed at .*: not this one"):
+        with pytest.raises(TritonCpuError, match=r"kernel all_but: device_assert failed at .*: not this one"):
             kernel.launch((200,), (out, forbidden), threads=3)
         kernel._seconds = 1.0
         kernel.launch((200,), (out, -1), threads=3)

@@ -14,7 +14,7 @@ from pathlib import Path
 import llvmlite
 import llvmlite.binding as llvm
 
-from flroute.reference_vendor.triton_cpu.python_entry import HEAD, as_builtin, entry_name, resolve_symbols
+from flroute.reference_vendor.triton_cpu.built_in import HEAD, as_builtin, entry_name, resolve_symbols
 from flroute.reference_vendor.triton_cpu.types import Type
 
 LOCK = threading.Lock()  # LLVM's global context is shared

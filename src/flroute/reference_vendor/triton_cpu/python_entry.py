@@ -1,4 +1,4 @@
-"""A kernel as a built-in function: LLVM IR that unpacks Python objects, and the function object made of it.
+"""LLVM IR that unpacks Python objects and runs a kernel with them; ``built_in`` makes a function object of it.
 
 ``ctypes`` takes a microsecond to pass ten arguments, as long as a small kernel runs. Here the conversions are compiled with
 the kernel, as numba does it, and use nothing but CPython's stable interface and the place of an ndarray's first field.
@@ -6,37 +6,13 @@ the kernel, as numba does it, and use nothing but CPython's stable interface and
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Any
 
-import llvmlite.binding as llvm
-import numpy as np
-
+from flroute.reference_vendor.triton_cpu.built_in import HEAD, PYTHON, entry_name
 from flroute.reference_vendor.triton_cpu.types import Type
 from flroute.reference_vendor.triton_cpu.vector_math import rounded_to_odd
 
-HEAD = object.__basicsize__  # bytes at the start of every object; its type comes last in them
-_METH_FASTCALL = 0x0080
-_PYTHON = {  # functions of CPython's stable interface: result, parameters
-    "PyErr_BadArgument": ("i32", ""),
-    "PyErr_Occurred": ("ptr", ""),
-    "PyEval_RestoreThread": ("void", "ptr"),
-    "PyEval_SaveThread": ("ptr", ""),
-    "PyFloat_AsDouble": ("double", "ptr"),
-    "PyLong_AsLongLong": ("i64", "ptr"),
-    "PyLong_AsLongLongAndOverflow": ("i64", "ptr, ptr"),
-    "PyLong_AsUnsignedLongLong": ("i64", "ptr"),
-    "PyLong_AsUnsignedLongLongMask": ("i64", "ptr"),
-    "PyLong_FromLongLong": ("ptr", "i64"),
-}
 _LEADING = ("team", "threads", "scratch", "count", "programs0", "programs1", "programs2")
-
-
-def entry_name(kernel: str) -> str:
-    """The symbol of a kernel's entry for Python."""
-    return f"{kernel}.python"
 
 
 def python_entry(kernel: str, arguments: Sequence[Type], *, asserts: bool, scratch: int) -> str:
@@ -52,9 +28,16 @@ def python_entry(kernel: str, arguments: Sequence[Type], *, asserts: bool, scrat
     given = [out.argument(len(_LEADING) + i, kind) for i, kind in enumerate(arguments)]
     given += [f"i32 {out.op(f'trunc i64 {size} to i32')}" for size in sizes]
     team, memory = (out.op(f"inttoptr i64 {address} to ptr") for address in (team, memory))
-    launch = [f"ptr {team}", f"i64 {threads}", f'ptr @"{kernel}.share"', "ptr %context", f"i64 {count}", f"ptr {memory}"]
+    launch = [
+        f"ptr {team}",
+        f"i64 {threads}",
+        f'ptr @"{kernel}.share"',
+        "ptr %context",
+        f"i64 {count}",
+        f"ptr {memory}",
+    ]
     return f"""
-{"".join(f"declare {result} @{name}({parameters})" + chr(10) for name, (result, parameters) in _PYTHON.items())}
+{"".join(f"declare {result} @{name}({parameters})" + chr(10) for name, (result, parameters) in PYTHON.items())}
 {_share(kernel, given, asserts=asserts)}
 define ptr @"{entry_name(kernel)}"(ptr %array_type, ptr %objects, i64 %count) nounwind {{
 entry:
@@ -203,34 +186,3 @@ class _Body:
             self.lines.append(f"  br label %end{number}")
         self.lines.append(f"end{number}:")
         return self.op(f"phi {llvm_type} {', '.join(values)}")
-
-
-class _MethodDefinition(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    )
-
-
-@cache
-def resolve_symbols() -> None:
-    """Tell LLVM where CPython's functions are, and make sure that an ndarray begins as the code above takes it to."""
-    for name in _PYTHON:
-        address = ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
-        llvm.add_symbol(name, address)
-    array = np.zeros(1)
-    kind, data = (ctypes.c_size_t.from_address(id(array) + place).value for place in (HEAD - 8, HEAD))
-    if (kind, data) != (id(np.ndarray), array.ctypes.data):
-        raise ImportError(
-            f"numpy {np.__version__}: an ndarray does not begin with its type and its data's address"
-        )
-
-
-def as_builtin(address: int, name: str) -> tuple[Callable[..., int], Any]:
-    """The entry at an address as a built-in function, and what must live as long as it does."""
-    definition = _MethodDefinition(name.encode(), address, _METH_FASTCALL, None)
-    prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-    make = prototype(("PyCFunction_NewEx", ctypes.pythonapi))
-    return make(ctypes.addressof(definition), np.ndarray, None), definition
