@@ -23,6 +23,7 @@ from flroute.routing.capture import Capture
 from flroute.routing.router import Router
 from flroute.routing.trace import Trace
 from flroute.settings import Origin, Settings, changed, explain_settings, load_settings
+from flroute.tables import html_lines, html_part
 from flroute.torch_compat import (
     DefaultDevice,
     TorchDispatchMode,
@@ -214,6 +215,31 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
         stack, self._stack = self._stack, None
         stack.__exit__(kind, error, trace)
 
+    def start(self) -> Session:
+        """Open the session without a ``with`` block, for the cells of a whole notebook; ``close`` ends it.
+
+        Raises:
+            FlrouteError: it is open already.
+
+        Example:
+            >>> import flroute, torch
+            >>> session = flroute.enable(device="reference").start()
+            >>> torch.ones(2).device
+            device(type='fl', index=0)
+            >>> session.close()
+            >>> torch.ones(2).device
+            device(type='cpu')
+        """
+        return self.__enter__()
+
+    def close(self) -> None:
+        """Close the session in the thread that opened it; does nothing if it is closed.
+
+        Raises:
+            FlrouteError: another thread opened it.
+        """
+        self.__exit__(None, None, None)
+
     @contextmanager
     def _listed(self) -> Iterator[None]:
         sessions = _thread.sessions
@@ -329,6 +355,17 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
             trace_path=self.settings.trace,
             lost_records=self.router.log.lost_records,
         )
+
+    def __repr__(self) -> str:
+        return f"<{self._in_words()}>"
+
+    def _repr_html_(self) -> str:
+        """For a notebook: whether it is open, and its report so far."""
+        return html_part(html_lines([self._in_words()]), self.report().html())
+
+    def _in_words(self) -> str:
+        state = "closed" if self._stack is None else "open"
+        return f"flroute session on {self.device.name} ({self.device.vendor_device}), {state}, fallback={self.settings.fallback}"
 
 
 def enable(device: str | torch.device | None = None, **settings: Any) -> Session:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from flroute.tables import html_facts, html_part, shown_seconds
+
 
 class _Word(str, Enum):
     """A ``str`` enum that prints as its value on every supported Python."""
@@ -140,3 +142,23 @@ class Decision:
     module: str | None = None
     phase: Phase = Phase.FORWARD
     rest: bool = False
+
+    def _repr_html_(self) -> str:
+        """For a notebook: what is known of it, a line each."""
+        signature = [f"{dtype} {list(shape)}" for dtype, shape in zip(self.dtypes, self.shapes, strict=False)]
+        facts = {
+            "op": self.op,
+            "route": f"{self.route}, by {self.kernel}" if self.kernel else self.route,
+            "device": self.device,
+            "reason": f"{self.reason}: {self.detail}" if self.detail else self.reason,
+            "rejected": "\n".join(f"{r.kernel}: {r.reason}: {r.detail}".rstrip(": ") for r in self.rejected),
+            "tensors": "all signatures beyond those kept apart" if self.rest else ", ".join(signature),
+            "calls": f"{self.calls:,}",
+            "time": shown_seconds(self.seconds),
+            "bytes to the host": self.bytes_to_host and f"{self.bytes_to_host:,}",
+            "bytes to the device": self.bytes_to_device and f"{self.bytes_to_device:,}",
+            "first from": self.call_site,
+            "module": self.module,
+            "phase": self.phase,
+        }
+        return html_part(html_facts(facts))
