@@ -416,7 +416,7 @@ def browser() -> str:
 def test_without_a_browser_ci_fails_and_others_are_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("CI", "true")
-    with pytest.raises(pytest.fail.Exception, match=".ci/run installs it"):
+    with pytest.raises(pytest.fail.Exception, match=r"\.ci/run installs it"):
         browser()
     monkeypatch.delenv("CI")
     with pytest.raises(pytest.skip.Exception, match="apt-get install chromium"):
