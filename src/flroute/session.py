@@ -18,6 +18,7 @@ from flroute.device.tensors import is_on_device
 from flroute.errors import DeviceError, FlrouteError
 from flroute.policy_check import refuse_unknown_ops
 from flroute.report import Report
+from flroute.routing import node_modules
 from flroute.routing.accounting import DecisionLog
 from flroute.routing.capture import Capture
 from flroute.routing.router import Router
@@ -197,6 +198,8 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
             stack.enter_context(self._listed())
             for scope in registry.load().manager.hook.flroute_session(device=self.device.vendor_device):
                 stack.enter_context(scope)
+            if self.settings.modules:
+                stack.enter_context(node_modules.marked())
             stack.enter_context(self._in_this_thread())
             self._stack = stack.pop_all()
         self._opened_in = threading.current_thread()

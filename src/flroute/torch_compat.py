@@ -60,6 +60,8 @@ PRIVATE_NAMES: dict[str, str] = {
     "torch.nn.Module._apply": "every conversion of a module",
     "torch.nn.Module._call_impl": "the module that makes a call",
     "torch._C._current_graph_task_id": "whether the autograd engine makes a call",
+    "torch._C._current_autograd_node": "the node whose backward makes a call",
+    "torch.autograd._get_sequence_nr": "the module that a node was made in",
     "torch.utils._device.DeviceContext": "the default device",
     "torch.utils._device._device_constructors": "the functions that take a default device",
     "torch._ops.OpOverload.redispatch": "metadata ops on the host's own implementation",
@@ -109,6 +111,10 @@ swap_tensor_impl = torch._C._swap_tensor_impl
 all_op_names = torch._C._dispatch_get_all_op_names
 MODULE_CALL = torch.nn.Module._call_impl.__code__
 """The frame of each module's call; its first local is the module."""
+BACKWARD_CALL = torch.autograd.graph._engine_run_backward.__code__
+"""The frame of each backward pass: what is above it runs in a node."""
+next_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
+"""The number that the next autograd node of this thread will have."""
 
 
 def has_kernel(op_name: str, key: str) -> bool:
@@ -119,6 +125,20 @@ def has_kernel(op_name: str, key: str) -> bool:
 def in_backward() -> bool:
     """Whether the autograd engine is at work in this thread."""
     return bool(torch._C._current_graph_task_id() != -1)
+
+
+def current_node() -> Any | None:
+    """The autograd node whose backward runs in this thread."""
+    return torch._C._current_autograd_node() if in_backward() else None
+
+
+_OF_LEAVES = 2**64 - 1  # Node::sequence_nr of AccumulateGrad: they run as soon as they can
+
+
+def sequence_number(node: Any) -> int | None:
+    """Which of its thread's autograd nodes this is, in the order made; ``None`` for those that take up gradients of leaves."""
+    number = int(node._sequence_nr())
+    return None if number == _OF_LEAVES else number
 
 
 def find_op(name: str) -> Any | None:
