@@ -198,8 +198,7 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
             stack.enter_context(self._listed())
             for scope in registry.load().manager.hook.flroute_session(device=self.device.vendor_device):
                 stack.enter_context(scope)
-            if self.settings.modules:
-                stack.enter_context(node_modules.marked())
+            stack.enter_context(_modules_told(self.settings))
             stack.enter_context(self._in_this_thread())
             self._stack = stack.pop_all()
         self._opened_in = threading.current_thread()
@@ -330,7 +329,8 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
         )
         self._put_in_force(new)
         try:
-            yield
+            with _modules_told(new):
+                yield
         finally:  # a capture that came or went meanwhile decides about watching
             self._put_in_force(replace(before, watch_kernels=router.settings.watch_kernels))
 
@@ -369,6 +369,12 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
     def _in_words(self) -> str:
         state = "closed" if self._stack is None else "open"
         return f"flroute session on {self.device.name} ({self.device.vendor_device}), {state}, fallback={self.settings.fallback}"
+
+
+def _modules_told(settings: Settings) -> AbstractContextManager[None]:
+    """Where somebody asks for modules, a backward pass can tell them, too."""
+    asked = settings.modules or any(rule.module is not None for rule in settings.rules)
+    return node_modules.marked() if asked else nullcontext()
 
 
 def enable(device: str | torch.device | None = None, **settings: Any) -> Session:

@@ -120,7 +120,7 @@ class Decision:
         call_site: ``file:line`` of the first call outside PyTorch and flroute.
         module: path of the module that made the first call, ``encoder.layer.3.attention``; the class's name for the
             outermost module, ``None`` outside of modules. In a session with ``modules=True`` a backward pass runs in the
-            modules that made its graph; in others it is outside of them.
+            modules that made its graph; in one that does not ask for modules it is outside of them.
         phase: of the first call. In a session with ``modules=True`` it is, like the module, that of every call.
         rest: whether this adds up the calls of all signatures of the op beyond those kept apart; dtypes and shapes are
             empty then, and detail and rejections those of the first of them.
