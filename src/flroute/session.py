@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ContextDecorator, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, replace
-from functools import cache
 from types import TracebackType
 from typing import Any
 
@@ -14,8 +13,8 @@ import torch
 
 from flroute import activation, lockfile, registry
 from flroute.device import guard, table
-from flroute.device.tensors import is_on_device
-from flroute.errors import DeviceError, FlrouteError
+from flroute.device_names import resolve_device
+from flroute.errors import FlrouteError
 from flroute.policy_check import refuse_unknown_ops
 from flroute.report import Report
 from flroute.routing import node_modules
@@ -23,18 +22,11 @@ from flroute.routing.accounting import DecisionLog
 from flroute.routing.capture import Capture
 from flroute.routing.router import Router
 from flroute.routing.trace import Trace
+from flroute.routing_mode import RoutingMode, innermost_router, lift_modes_in_backward
 from flroute.settings import Origin, Settings, changed, explain_settings, load_settings
 from flroute.tables import html_lines, html_part
 from flroute.torch_compat import (
     DefaultDevice,
-    TorchDispatchMode,
-    dispatch_stack_length,
-    increment_versions,
-    is_overload,
-    on_top_of_dispatch_stack,
-    outside_dispatch_modes,
-    skip_in_dynamo,
-    wrap_backward,
 )
 from flroute.vocabulary import Decision, FallbackPolicy, Route
 
@@ -48,7 +40,6 @@ _default: Router | None = None
 
 class _Thread(threading.local):
     def __init__(self) -> None:
-        self.modes: list[RoutingMode] = []
         self.sessions: list[Session] = []
 
 
@@ -57,9 +48,9 @@ _thread = _Thread()
 
 def router_in_force() -> Router:
     """The router for calls in this thread: its own session's, else that of the innermost open one, else the process's."""
-    modes = _thread.modes
-    if modes:
-        return modes[-1].router
+    here = innermost_router()
+    if here is not None:
+        return here
     try:
         return _open[-1].router
     except IndexError:
@@ -100,79 +91,6 @@ def _make_router(settings: Settings) -> Router:
         observer=observe,
     )
     return Router(settings, log)
-
-
-class RoutingMode(TorchDispatchMode):
-    """Sees every aten call of one thread first, and hands it to the session's router."""
-
-    supports_higher_order_operators = True
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Else ``torch.compile`` inside a session would silently run eager."""
-        return True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Do not wrap ``__torch_dispatch__``: the wrapper imports Dynamo and costs a third of a call; see below the class."""
-        return False
-
-    def __init__(self, router: Router) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.router = router
-        self._handlers: dict[Any, Any] = router.mode_table
-        self._depth = 0  # modes beneath us on the stack
-        self._beneath = -1  # the same while we route
-
-    def __enter__(self) -> RoutingMode:  # noqa: PYI034 -- typing.Self needs Python 3.11
-        self._depth = dispatch_stack_length()
-        super().__enter__()  # type: ignore[no-untyped-call]
-        _thread.modes.append(self)
-        _let_innermost_route(_thread.modes)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        modes = _thread.modes
-        at = modes.index(self)
-        del modes[at]
-        self._beneath = -1  # whoever holds the stack while we leave it may put us back
-        for inner in modes[at:]:  # opened after us, and still open
-            inner._depth -= 1
-        _let_innermost_route(modes)
-        with on_top_of_dispatch_stack(self):
-            super().__exit__(*exc)  # type: ignore[no-untyped-call]
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # Other subclasses (fake, functional, ...) are not ours; nor is a call under an infrastructure mode, which sits
-        # beneath us on the stack and must see factories before they allocate.
-        if types or dispatch_stack_length() != self._beneath:
-            return func(*args, **(kwargs or {}))
-        handler = self._handlers.get(func)
-        if handler is None:
-            handler = self._handlers[func] = self._handler(func)
-        return handler(args, kwargs)
-
-    def _handler(self, func: Any) -> Any:
-        if not is_overload(func) or func.namespace != "aten":
-            return lambda args, kwargs: func(*args, **kwargs)
-        handler = self.router.handler(func)
-        if self.router.bumps_no_version(func):
-            return lambda args, kwargs: increment_versions(args[0], handler(args, kwargs))
-        return handler
-
-
-skip_in_dynamo(RoutingMode.__torch_dispatch__)
-
-
-def _let_innermost_route(modes: list[RoutingMode]) -> None:
-    """Of one thread's sessions the innermost routes, the others pass each call on.
-
-    So does it where modes of the user's are beneath it: they want to see calls on the device, too, and the kernels
-    registered with PyTorch route these.
-    """
-    for at, mode in enumerate(modes):
-        routes = at == len(modes) - 1 and mode._depth == at
-        mode._beneath = mode._depth if routes else -1
 
 
 class Session(ContextDecorator, AbstractContextManager["Session"]):
@@ -410,7 +328,7 @@ def enable(device: str | torch.device | None = None, **settings: Any) -> Session
         settings["device"] = str(device)
     activation.activate()
     if not guard.installed():
-        _lift_modes_in_backward()
+        lift_modes_in_backward()
     origins = explain_settings(**settings)
     refuse_unknown_ops(origins)
     return Session(Settings(**{name: origin.value for name, origin in origins.items()}))
@@ -437,28 +355,6 @@ def capture(*, watch_kernels: bool) -> Iterator[Capture]:
                     router.log.forget_pages()
 
 
-def resolve_device(name: str | None) -> table.Device:
-    """The device that ``"vendor"``, ``"vendor:1"``, ``"fl"`` or ``"fl:1"`` means.
-
-    Raises:
-        UnknownVendorError: no such vendor.
-        DeviceError: no such device.
-    """
-    if name is None:
-        name = load_settings().default_vendor
-    kind, colon, number = name.partition(":")
-    if colon and not number.isdigit():
-        raise DeviceError(f"device {name!r}: after the colon comes a number, as in '{kind}:0'")
-    if kind == table.DEVICE_TYPE:
-        return table.device_at(int(number) if number else table.current_index())
-    registry.load().vendor(kind)
-    of_vendor = [device for device in table.devices() if device.vendor == kind]
-    if int(number or 0) >= len(of_vendor):
-        there = ", ".join(device.vendor_device for device in of_vendor)
-        raise DeviceError(f"vendor {kind!r} has no device {number}; it has: {there}")
-    return of_vendor[int(number or 0)]
-
-
 @contextmanager
 def _current(index: int) -> Iterator[None]:
     claim = table.push_current(index)
@@ -466,19 +362,3 @@ def _current(index: int) -> Iterator[None]:
         yield
     finally:
         table.pop_current(claim)
-
-
-@cache
-def _lift_modes_in_backward() -> None:
-    """Where PyTorch's device guard could not be patched: no dispatch mode is active while autograd runs over the device.
-
-    An error that leaves a mode inside the autograd engine would end the process (device/guard.py); one that leaves a
-    kernel registered with PyTorch does not, and there the same router decides. A pass that starts on the host, with no
-    session in this thread, is the host's own: the user's modes see it.
-    """
-
-    def around(roots: Any) -> AbstractContextManager[Any]:
-        of_host = all(isinstance(root, torch.Tensor) and not is_on_device(root) for root in roots)
-        return nullcontext() if of_host and not _thread.modes else outside_dispatch_modes()
-
-    wrap_backward(around)
