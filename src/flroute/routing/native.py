@@ -103,7 +103,7 @@ class Invocation:
             if any(result is earlier for earlier in results[:i]) and isinstance(result, np.ndarray):
                 results[i] = result.copy()
         lifted = [None if r is None else self._lift(r, e) for r, e in zip(results, expected, strict=True)]
-        self.plain_results = self._trusted or _are_plain(expected)
+        self.plain_results = self._trusted or _are_plain(expected, tensors_in(args, kwargs))
         if self._returns_list:
             return lifted
         return lifted[0] if len(lifted) == 1 else tuple(lifted)
@@ -250,7 +250,9 @@ class Invocation:
             return None
         self._checked += 1
         expected = expected_results(op, args, kwargs)
-        if _all_contiguous(args, kwargs) and (expected is None or not _are_plain(expected)):
+        if _all_contiguous(args, kwargs) and (
+            expected is None or not _are_plain(expected, tensors_in(args, kwargs))
+        ):
             self._always_plain = False
         return expected
 
@@ -333,11 +335,11 @@ def _asked_for(error: MemoryError) -> int:
     return 0 if shape is None or dtype is None else math.prod(shape) * np.dtype(dtype).itemsize
 
 
-def _are_plain(expected: Expected) -> bool:
-    """Whether all results are row-major, and of a dtype that numpy has."""
-    return all(
-        e is not None and e.dtype in NUMPY_DTYPES and e.stride() == row_major(e.shape) for e in expected
-    )
+def _are_plain(expected: Expected, inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether all results are row-major, and of the dtype that an array says or, where there is one among the inputs, bfloat16."""
+    bits = any(t.dtype is torch.bfloat16 for t in inputs)
+    dtypes = NUMPY_DTYPES.keys() ^ {torch.uint16, torch.bfloat16} if bits else NUMPY_DTYPES.keys()
+    return all(e is not None and e.dtype in dtypes and e.stride() == row_major(e.shape) for e in expected)
 
 
 def _as_computed(results: list[Any], inputs: Sequence[torch.Tensor]) -> Expected:
