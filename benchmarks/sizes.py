@@ -66,6 +66,11 @@ ARGUMENTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
         _images(x), _images(x), _per_channel(x), None, None, _per_channel(x), _per_channel(x), True, 1e-5, [True, True, True],
     ),
     "layer_norm": lambda x: (_rows(x), [_rows(x).shape[1]], _rows(x)[0], _rows(x)[0], 1e-5),
+    "group_norm": lambda x: (_images(x), _per_channel(x), _per_channel(x), 2, x.size // 32, 16, 1, 1e-5),
+    "group_norm_backward": lambda x: (
+        _images(x), _images(x), x[:2].reshape(2, 1), x[:2].reshape(2, 1), _per_channel(x), 2, x.size // 32, 16, 1, [True] * 3,
+    ),
+    "dropout_backward": lambda x: (x, x > 0.6, 1.25),
     "rms_norm": lambda x: (_rows(x), [_rows(x).shape[1]], _rows(x)[0], 1e-5),
     "rms_norm_backward": lambda x: (_rows(x), _rows(x), [_rows(x).shape[1]], _rows(x)[:, :1].copy(), _rows(x)[0], [True, True]),
     "pow_scalar": lambda x: (x, 3.5),

@@ -88,6 +88,11 @@ ROWS: dict[str, tuple[Function, int]] = {
 EVERY = {**POINTWISE, **ROWS}
 
 
+def _sizes(x: torch.Tensor) -> tuple[int, int, int]:
+    """Samples, channels and positions."""
+    return x.shape[0], x.shape[1], x[0, 0].numel()
+
+
 def _one(x: torch.Tensor, row: int, column: int) -> torch.Tensor:
     """A number per channel."""
     return x[0, :, row, column].contiguous()
@@ -105,6 +110,20 @@ IMAGES: dict[str, tuple[Function, int]] = {
         lambda g, x: aten.native_batch_norm_backward(
             g, x, _one(x, 0, 0), None, None, x.mean((0, 2, 3)), 1 / x.std((0, 2, 3)), True, 1e-5, [True] * 3
         ), 2,
+    ),
+    "group norm": (lambda x: aten.native_group_norm(x, None, None, *_sizes(x), x.shape[1], 1e-5), 1),
+    "group norm with parameters": (
+        lambda x, p: aten.native_group_norm(x, _one(p, 0, 0), _one(p, 0, 1), *_sizes(x), 1, 1e-2), 2,
+    ),
+    "group norm backward": (
+        lambda g, x: aten.native_group_norm_backward(
+            g, x, x[:, :1, 0, 0].contiguous(), x[:, :1, 0, 1].abs().contiguous(), _one(x, 0, 2), *_sizes(x), 1, [True] * 3
+        ), 2,
+    ),
+    "group norm backward, of the input": (
+        lambda g, x: aten.native_group_norm_backward(
+            g, x, x[..., 0, 0].contiguous(), x[..., 0, 1].abs().contiguous(), None, *_sizes(x), x.shape[1], [True, False, False]
+        )[:1], 2,
     ),
     "batch norm backward, evaluated": (
         lambda g, x: aten.native_batch_norm_backward(

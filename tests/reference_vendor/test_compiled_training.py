@@ -84,6 +84,14 @@ def test_a_gradient_for_a_row_that_there_is_not_is_refused() -> None:
         aten.embedding_dense_backward(torch.randn(80, 24, device="fl"), indices, 50, -1, False)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_gradient_of_dropout(dtype: torch.dtype) -> None:
+    gradient = torch.randn(3, 5501, dtype=dtype)
+    gradient[0, :9] = torch.nan
+    mask = torch.rand(3, 5501) > 0.5
+    check(lambda g, m: aten.native_dropout_backward(g, m, 1.25), gradient, mask)
+
+
 def in_place(op: Any, *scalars: Any) -> Function:
     """Of one target and its operands: the target after an op on lists of three of them."""
 

@@ -11,7 +11,7 @@ from flroute.vendor import Unsupported, kernel
 
 @kernel("aten::native_dropout", dtypes=FLOATS)
 @quiet
-def dropout(x: Array, p: float, train: bool | None) -> tuple[Array, Array]:
+def dropout_from_host_generator(x: Array, p: float, train: bool | None) -> tuple[Array, Array]:
     if not 0 <= p <= 1:
         raise Unsupported(f"a dropout probability of {p}")
     if train is False:

@@ -18,7 +18,9 @@ def kernels() -> tuple[Kernel, ...]:
     from flroute.reference_vendor.compiled import (
         attention,
         batch_normalization,
+        dropout,
         embedding,
+        group_normalization,
         losses,
         normalization,
         optimizers,
@@ -35,9 +37,11 @@ def kernels() -> tuple[Kernel, ...]:
         scans,
         normalization,
         batch_normalization,
+        group_normalization,
         attention,
         embedding,
         losses,
+        dropout,
         optimizers,
     )
     return collect_kernels(*modules, implementation="triton")

@@ -11,10 +11,10 @@ MIN_NUMEL = {
     "add": 32, "mul": 32, "div": 32,
     "softmax": 128, "softmax_backward": 128,
     "sum_all": 64, "sum_dim": 4096, "mean_all": 32, "mean_dim": 32,
-    "batch_norm": 64, "batch_norm_backward": 64,
+    "batch_norm": 64, "batch_norm_backward": 64, "group_norm": 8192, "group_norm_backward": 4096,
     "layer_norm": 32, "layer_norm_backward": 64, "rms_norm": 128, "rms_norm_backward": 128,
     "pow": 128, "cumsum": 256, "embedding_backward": 64, "nll_loss": 64, "nll_loss_backward": 128,
-    "lerp_": 2048, "addcmul_": 2048, "addcdiv_": 4096, "adam_": 64,
+    "lerp_": 2048, "addcmul_": 2048, "addcdiv_": 4096, "adam_": 64, "dropout_backward": 16384,
 }  # fmt: skip
 
 FEWEST_SCORES = 1 << 15

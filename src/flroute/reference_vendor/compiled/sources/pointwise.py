@@ -168,6 +168,14 @@ def threshold_backward(gradient, x, out, threshold, n, BLOCK: tl.constexpr):
     tl.store(out + i, tl.where(v <= threshold, 0.0, g), mask=inside)
 
 
+@triton.jit
+def masked_scale(x, kept, out, scale, n, BLOCK: tl.constexpr):
+    """A NaN that is dropped stays a NaN, as on the host: hence a product."""
+    i, inside = positions(n, BLOCK)
+    factor = tl.where(tl.load(kept + i, mask=inside, other=0), scale, 0.0)
+    tl.store(out + i, tl.load(x + i, mask=inside) * factor, mask=inside)
+
+
 # -- arithmetic of half precision, which numpy does one element at a time -----------------------------------------
 
 
