@@ -114,3 +114,10 @@ def test_the_command_is_installed() -> None:
         [command, "devices", "--json"], capture_output=True, text=True, env=os.environ, check=True
     )
     assert json.loads(done.stdout)
+
+
+def test_the_package_can_be_run() -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "flroute", "ops", "relu"], capture_output=True, text=True, check=True
+    )
+    assert "aten::relu" in shown.stdout
