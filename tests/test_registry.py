@@ -482,6 +482,8 @@ def test_an_extra_kernel_named_like_the_vendors_own_is_its_bringers_problem(vend
 def test_an_extra_kernel_named_like_another_plugins_says_whose(vendors: Vendors) -> None:
     made = vendors()
     vendors.register(Extra(made.name, Kernel("aten::relu", relu)), unique("first"))
+    for _ in range(5):  # the one that came later is wrong, whatever the order of a set
+        vendors.register(Extra(made.name), unique("other"))
     with pytest.raises(
         flroute.VendorError, match=r"brings to vendor .* has the name of one of those of plugin 'first_\d+'"
     ):

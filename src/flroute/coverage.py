@@ -138,6 +138,8 @@ def _coverage(loaded: registry.Registry, vendor: str, facts: OpFacts) -> OpCover
         kernels += loaded.candidates(vendor, facts.functional.name())
     names = tuple(dict.fromkeys(f"{vendor}/{kernel.name}" for kernel in kernels))
     state = OpState.NATIVE if kernels else _state_without_kernels(facts)
+    if state is OpState.FALLBACK and facts.name in loaded.decompositions[vendor]:
+        state = OpState.DECOMPOSED
     return OpCoverage(facts.name, family_of(facts.name), state, names)
 
 

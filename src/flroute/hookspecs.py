@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from flroute.vendor import Kernel, Vendor
+    from flroute.vendor import Decomposition, Kernel, Vendor
     from flroute.vocabulary import Decision
 
 PROJECT = "flroute"
@@ -30,6 +30,11 @@ def flroute_vendors() -> Iterable[Vendor]:  # type: ignore[empty-body]
 @hookspec
 def flroute_kernels(vendor: str) -> Iterable[Kernel]:  # type: ignore[empty-body]
     """More kernels for ``vendor``, placed before the vendor's own."""
+
+
+@hookspec
+def flroute_decompositions(vendor: str) -> Iterable[Decomposition]:  # type: ignore[empty-body]
+    """Ops to be split into others on the devices of ``vendor``, where no kernel takes them."""
 
 
 @hookspec(firstresult=True)

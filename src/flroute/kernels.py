@@ -50,6 +50,27 @@ class Kernel:
         return f"{self.implementation}:{self.function.__name__}"
 
 
+@dataclass(frozen=True)
+class Decomposition:
+    """How an op is computed by others on a vendor's devices, where no kernel takes it; what a plugin's hook yields.
+
+    Attributes:
+        op: the overload, ``aten::softshrink``. Its in-place and ``out=`` forms are ops of their own.
+        function: takes the op's arguments, tensors among them, and computes by calling PyTorch: each op it calls is routed.
+            ``None`` is PyTorch's own decomposition.
+
+    Example:
+        >>> from flroute.vendor import Decomposition, hookimpl
+        >>> class Plugin:
+        ...     @hookimpl
+        ...     def flroute_decompositions(self, vendor):
+        ...         yield Decomposition("aten::softshrink")
+    """
+
+    op: str
+    function: Callable[..., Any] | None = None
+
+
 def kernel(
     *ops: str,
     dtypes: Iterable[str] = (),

@@ -20,8 +20,11 @@ from flroute.device.table import Device
 from flroute.device_names import resolve_device
 from flroute.routing.composites import split_of
 from flroute.routing.forecast import Forecast, forecast
+from flroute.routing.node_modules import mark_of_current_node, marked
 from flroute.routing.schema import OpFacts, facts_of, tensors_in
 from flroute.settings import Settings, load_settings
+from flroute.suggestions import Call, suggestions_for
+from flroute.tables import Grid, html_lines, html_part, in_text
 from flroute.torch_compat import (
     TorchDispatchMode,
     fake_like,
@@ -56,6 +59,7 @@ class CheckedOp:
             attention; one per element of the result for other ops.
         module: where in the model it is first called, ``encoder.layer.3.attention``.
         phase: ``forward`` or ``backward``, of the first call.
+        suggestions: for a fallback, what would be native in its place, or split into what is; each was tried.
     """
 
     op: str
@@ -69,11 +73,13 @@ class CheckedOp:
     flops: int
     module: str
     phase: str
+    suggestions: tuple[str, ...] = ()
 
     @property
     def place(self) -> str:
         """Where it is first called, in words."""
-        return "the backward pass" if self.phase == "backward" else self.module or "the model itself"
+        module = self.module or "the model itself"
+        return f"the backward pass of {module}" if self.phase == "backward" else module
 
     @property
     def advice(self) -> str:
@@ -139,31 +145,41 @@ class ModelCheck:
         lines = [f"{self.device}: {calls:,} calls of {len({op.op for op in self.ops})} ops; native: {shares}"]
         lines += [f"note: {remark}" for remark in self.remarks]
         lines.append("implement these next:" if self.missing else "nothing would fall back")
-        lines += [
-            f"  {op.op}, {op.calls:,} calls, {op.flops:.3g} FLOP, first in {op.place}: {op.advice}"
-            for op in self.missing
-        ]
+        for op in self.missing:
+            lines.append(
+                f"  {op.op}, {op.calls:,} calls, {op.flops:.3g} FLOP, first in {op.place}: {op.advice}"
+            )
+            lines += [f"    or {suggestion}" for suggestion in op.suggestions]
         return lines
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.table import Table
+        from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("op", "dtypes", "route", "kernel", "calls", "FLOP", "first in"):
-            table.add_column(name, justify="right" if name in ("calls", "FLOP") else "left", overflow="fold")
-        styles = {Route.FALLBACK: "bold yellow", Route.NATIVE: "green"}
-        for op in sorted(self.ops, key=lambda op: -op.flops):
-            cells = (
-                op.op,
-                ", ".join(dict.fromkeys(op.dtypes)),
-                str(op.route),
-                op.kernel or "",
-                f"{op.calls:,}",
-            )
-            table.add_row(*cells, f"{op.flops:.3g}", op.module, style=styles.get(op.route, "dim"))
+        table = self._grid().to_rich()
+        for column in table.columns:
+            column.no_wrap, column.overflow = False, "fold"
         yield table
         yield ""
-        yield from self.summary()
+        yield Text("\n".join(self.summary()))
+
+    def __str__(self) -> str:
+        return in_text(self)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """For a notebook."""
+        return html_part(self._grid().to_html(), html_lines(self.summary()))
+
+    def _grid(self) -> Grid:
+        ops = sorted(self.ops, key=lambda op: -op.flops)
+        rows = [
+            (op.op, ", ".join(dict.fromkeys(op.dtypes)), str(op.route), op.kernel or "",
+             f"{op.calls:,}", f"{op.flops:.3g}", op.module)
+            for op in ops
+        ]  # fmt: skip
+        columns = ("op", "dtypes", "route", "kernel", "calls", "FLOP", "first in")
+        return Grid(columns, rows, [op.route for op in ops], frozenset({"calls", "FLOP"}))
 
 
 def check(
@@ -201,7 +217,7 @@ def check(
     there = resolve_device(device)
     recorder = _Recorder(model, there, load_settings(**settings))
     args = inputs if isinstance(inputs, tuple) else (inputs,)
-    with fake_tensors() as mode:
+    with fake_tensors() as mode, marked():
 
         def to_fake(value: torch.Tensor) -> torch.Tensor:
             return fake_like(value, mode, there.torch_device)
@@ -258,7 +274,7 @@ class _Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         facts = facts_of(func)
         where = forecast(self._settings, facts, self._device, args, kwargs)
-        split = split_of(facts) if where.route is Route.DECOMPOSED else None
+        split = split_of(facts, self._device.vendor) if where.route is Route.DECOMPOSED else None
         if split is None:
             result = func(*args, **kwargs)
         else:
@@ -277,14 +293,24 @@ class _Recorder(TorchDispatchMode):
             self.ops[key] = replace(known, calls=known.calls + 1, flops=known.flops + flops)
             return
         shapes = tuple(tuple(t.shape) for t in tensors)
+        fallback = where.route is Route.FALLBACK
+        call = Call(self._settings, self._device, facts, args, kwargs)
         self.ops[key] = CheckedOp(
             facts.name, where.route, where.kernel, where.reason, where.detail, dtypes, shapes, 1, flops,
-            self._modules.current, self._phase,
+            self._module, self._phase, suggestions_for(call) if fallback else (),
         )  # fmt: skip
+
+    @property
+    def _module(self) -> str:
+        """Where in the model the call is made, or the forward call that it belongs to."""
+        if self._phase == "forward":
+            return self._modules.current
+        mark = mark_of_current_node()
+        return mark.path_in_root if mark is not None else ""
 
 
 class _ModuleNames:
-    """The innermost module whose forward is running; backward runs outside of modules."""
+    """The innermost module whose forward is running."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._names = {module: name for name, module in model.named_modules()}

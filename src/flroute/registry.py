@@ -20,9 +20,9 @@ from flroute import hookspecs
 from flroute.device import table
 from flroute.device.memory import DeviceFacts, Memory
 from flroute.errors import UnknownVendorError, VendorError
-from flroute.kernels import Kernel
+from flroute.kernels import Decomposition, Kernel
 from flroute.settings import load_settings
-from flroute.torch_compat import find_op, overloads_of, schema_of
+from flroute.torch_compat import decomposition_of, find_op, overloads_of, schema_of
 
 _VENDOR_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _Names = dict[tuple[str, str], tuple[str, Kernel]]
@@ -59,6 +59,7 @@ class Registry:
     Attributes:
         vendors: by name, in the order their devices are numbered.
         kernels: by vendor name and op, best candidate first.
+        decompositions: by vendor name and op, those that plugins bring.
         problems: what was skipped, and the rule it broke.
         unknown_ops: kernels for ops that this PyTorch does not have, as ``vendor: op``.
     """
@@ -66,6 +67,7 @@ class Registry:
     manager: pluggy.PluginManager
     vendors: dict[str, Vendor] = field(default_factory=dict)
     kernels: dict[str, dict[str, tuple[Kernel, ...]]] = field(default_factory=dict)
+    decompositions: dict[str, dict[str, Callable[..., Any]]] = field(default_factory=dict)
     problems: list[VendorError] = field(default_factory=list)
     unknown_ops: list[str] = field(default_factory=list)
     _plugin_of: dict[str, str] = field(default_factory=dict, repr=False)
@@ -140,14 +142,26 @@ class Registry:
             own = self._plugin_of.get(vendor.name, vendor.name)
             last = self._collect(names, vendor, vendor.kernels, own, "flroute_vendors")
             first: list[tuple[str, Kernel]] = []
-            for plugin in self.manager.get_plugins():
-                name = self.manager.get_name(plugin) or "?"
+            for name, plugin in self.manager.list_name_plugin():  # in the order they came
                 extra = self._ask(plugin, name, "flroute_kernels", vendor=vendor.name)
                 first += self._collect(names, vendor, extra, name, "flroute_kernels")
             table: dict[str, tuple[Kernel, ...]] = {}
             for op, kernel in (*first, *last):
                 table[op] = (*table.get(op, ()), kernel)
             self.kernels[vendor.name] = table
+            self.decompositions[vendor.name] = self._collect_decompositions(vendor)
+
+    def _collect_decompositions(self, vendor: Vendor) -> dict[str, Callable[..., Any]]:
+        found: dict[str, Callable[..., Any]] = {}
+        for name, plugin in self.manager.list_name_plugin():
+            for brought in self._ask(plugin, name, "flroute_decompositions", vendor=vendor.name):
+                rule = broken_decomposition_rule(brought)
+                if rule is None:
+                    op = find_op(brought.op)
+                    found.setdefault(op.name(), brought.function or decomposition_of(op))  # type: ignore[union-attr, arg-type]
+                else:
+                    self._problem(name, "flroute_decompositions", plugin, rule)
+        return found
 
     def _collect(
         self, names: _Names, vendor: Vendor, kernels: Iterable[Any], plugin: str, hook: str
@@ -238,6 +252,20 @@ def broken_kernel_rule(kernel: Any) -> str | None:
         hint = f"; its overloads are {overloads}" if overloads else ""
         return f"{_UNKNOWN_OP} {kernel.op!r}, which kernel {kernel.name} computes{hint}"
     return _signature_rule(kernel, op)
+
+
+def broken_decomposition_rule(brought: Any) -> str | None:
+    """The rule a decomposition breaks, in words, or ``None``."""
+    if not isinstance(brought, Decomposition):
+        return f"decompositions must be Decomposition objects, got {brought!r}"
+    op = find_op(brought.op)
+    if op is None:
+        return f"{_UNKNOWN_OP} {brought.op!r}, which is to be decomposed"
+    if brought.function is None and decomposition_of(op) is None:
+        return f"PyTorch has no decomposition of {brought.op}: Decomposition({brought.op!r}, function) brings one"
+    if brought.function is not None and not callable(brought.function):
+        return f"the decomposition of {brought.op} must be a function, got {brought.function!r}"
+    return None
 
 
 def _signature_rule(kernel: Kernel, op: Any) -> str | None:

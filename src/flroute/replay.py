@@ -115,5 +115,5 @@ def _choice(decision: Decision, facts: OpFacts, device: Device, settings: Settin
             route = Route.COPY if facts.name == "aten::copy_" else Route.NATIVE
             certain = name == decision.kernel or (kernel.when is None and not kernel.layouts)
             return Replayed(decision, route, name, in_words(rejected), certain)
-    route = Route.FALLBACK if split_of(facts) is None else Route.DECOMPOSED
+    route = Route.FALLBACK if split_of(facts, device.vendor) is None else Route.DECOMPOSED
     return Replayed(decision, route, None, in_words(rejected))

@@ -211,6 +211,12 @@ def run_composite(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     raise CompatibilityError(f"PyTorch {torch.__version__} has no composite implementation of {op.name()}")
 
 
+def run_decomposition(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a function of tensors in the place of an op; what it calls is dispatched anew."""
+    with resolving_lazy_bits():
+        return function(*args, **kwargs)
+
+
 _COMPOSITE_KEYS = (
     DispatchKey.CompositeImplicitAutograd,
     DispatchKey.CompositeExplicitAutogradNonFunctional,
@@ -537,6 +543,18 @@ def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
     from torch.utils._pytree import tree_map_only
 
     return tree_map_only(torch.Tensor, function, value)
+
+
+def decomposition_of(op: Any) -> Callable[..., Any] | None:
+    """PyTorch's own way to compute ``op`` by other ops, which its compiler uses; most ops have none."""
+    from torch._decomp import decomposition_table
+
+    return decomposition_table.get(op)
+
+
+def implementation_in_aten(op: Any) -> Callable[..., Any] | None:
+    """What computes one of the ops (``prims::``) that PyTorch's decompositions are written in; ``None`` if it is none of them."""
+    return getattr(op, "impl_aten", None)
 
 
 def flops_of(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:

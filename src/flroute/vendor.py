@@ -32,12 +32,13 @@ from flroute.device.tensors import host_address
 from flroute.disk_cache import DiskCache, disk_cache, entry_key
 from flroute.errors import Unsupported
 from flroute.hookspecs import hookimpl
-from flroute.kernels import Kernel, collect_kernels, kernel
+from flroute.kernels import Decomposition, Kernel, collect_kernels, kernel
 from flroute.registry import Vendor
 from flroute.routing.fallback import host_fallback, out_of_memory
 
 __all__ = [
     "CachingPool",
+    "Decomposition",
     "DeviceArray",
     "DeviceFacts",
     "DiskCache",

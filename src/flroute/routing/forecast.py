@@ -14,6 +14,9 @@ from flroute.routing.schema import OpFacts, tensors_in
 from flroute.settings import Settings
 from flroute.vocabulary import Reason, Rejection, Route
 
+DEVICE_KERNEL = "fl/device"
+"""What serves ops that the device's memory does for every vendor, such as making room."""
+
 
 @dataclass(frozen=True)
 class Forecast:
@@ -62,8 +65,8 @@ def forecast(
             return Forecast(Route.NATIVE, step[1], Reason.MATCHED, tuple(rejected))  # type: ignore[index]
         rejected.append(found)
     if facts.name in DEVICE_OPS and not facts.is_composite:
-        return Forecast(Route.NATIVE, "fl/device", Reason.MATCHED)
-    if split_of(facts) is not None:
+        return Forecast(Route.NATIVE, DEVICE_KERNEL, Reason.MATCHED)
+    if split_of(facts, device.vendor) is not None:
         return Forecast(Route.DECOMPOSED, None, Reason.COMPOSITE, tuple(rejected))
     reason = rejected[-1].reason if rejected else Reason.NO_KERNEL
     return Forecast(Route.FALLBACK, None, reason, tuple(rejected))

@@ -238,7 +238,7 @@ class PlanBuilder:
 
     def _last_resort(self, rejected: tuple[Rejection, ...]) -> Plan:
         reason = rejected[-1].reason if rejected else Reason.NO_KERNEL
-        split = split_of(self.facts)
+        split = split_of(self.facts, self.device.vendor)
         if split is not None:
             return self.router.counted(
                 self._counts(Route.DECOMPOSED, Reason.COMPOSITE, rejected=rejected), split
