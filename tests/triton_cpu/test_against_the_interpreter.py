@@ -12,6 +12,7 @@ from pathlib import Path
 import differential_cases
 import pytest
 import torch
+import triton
 
 from flroute.reference_vendor.triton_cpu.lowering.core import HANDLERS
 
@@ -34,6 +35,18 @@ REORDERED = (
 APPROXIMATE = ("functions", "random")
 
 
+INTERPRETERS_FAULTS = {
+    "3.8": {"unary-invert-uint8"}
+}  # cases that it fails with an error of its own, by Triton's release
+
+
+def _case(name: str) -> object:
+    release = ".".join(triton.__version__.split(".")[:2])
+    fails = name in INTERPRETERS_FAULTS.get(release, ())
+    marks = [pytest.mark.xfail(strict=True, reason="the interpreter's own error")] if fails else []
+    return pytest.param(name, marks=marks)
+
+
 def run_as_script(what: str, place: Path, **variables: str) -> Path:
     """In a process of its own: Triton decides when a kernel is decorated whether it will be interpreted."""
     script = Path(differential_cases.__file__)
@@ -53,7 +66,7 @@ def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Ten
 
 
 @pytest.mark.filterwarnings("ignore")  # of Triton's, about what some kernels use
-@pytest.mark.parametrize("name", differential_cases.cases())
+@pytest.mark.parametrize("name", map(_case, differential_cases.cases()))
 def test_as_interpreted(name: str, interpreted: dict[str, torch.Tensor | str]) -> None:
     expected = interpreted[name]
     assert isinstance(expected, torch.Tensor), expected

@@ -207,7 +207,8 @@ x = torch.ones(8)
 with triton_cpu.active():
     test_scope.double[(1,)](x, BLOCK=8)
 assert x.sum() == 16
-print("flroute.reference_vendor.triton_cpu.lowering" in sys.modules)
+compiler = ("compiler", "lowering", "vector_math", "python_entry")
+print(sum("flroute.reference_vendor.triton_cpu." + name in sys.modules for name in compiler))
 """
 
 
@@ -223,7 +224,7 @@ def test_kernels_are_kept_in_the_cache_that_flroute_shows(own_cache: None, tmp_p
         subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
         for _ in range(2)
     ]
-    assert shown == ["True\n", "False\n"]
+    assert shown == ["4\n", "0\n"]
     assert [entry.name for entry in disk_cache().entries()] == ["double"]
     assert not (tmp_path / "tritons").exists()
     assert not list((tmp_path / "tmp").glob("triton-cpu*"))  # where the files lay while it ran

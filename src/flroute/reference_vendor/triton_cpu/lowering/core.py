@@ -308,15 +308,8 @@ class Lowerer:
 
             def inner(i: str) -> None:
                 with self.scope():
-                    self.nest(
-                        shape,
-                        body,
-                        masks=masks,
-                        mask=mask,
-                        known=known,
-                        prefix=(*prefix, i),
-                        kind=kind,
-                    )
+                    inside = (*prefix, i)
+                    self.nest(shape, body, masks=masks, mask=mask, known=known, prefix=inside, kind=kind)
 
             self.write.loop("0", str(shape[len(prefix)]), inner, kind=kind)
 
