@@ -84,7 +84,8 @@ HALVES = (torch.float16, torch.bfloat16)
 @given(data=st.data())
 def test_float64_is_rounded_once(dtype: torch.dtype, data: st.DataObject) -> None:
     near = st.one_of(near_ties(dtype).map(float), st.floats(allow_nan=False, allow_infinity=False))
-    numbers = data.draw(st.lists(near, min_size=1, max_size=100))
+    past_a_tie = [1 + 2.0 ** -PRECISION[dtype][0] + nudge for nudge in (2.0**-40, 0.0, -(2.0**-40))]
+    numbers = [*past_a_tie, *data.draw(st.lists(near, max_size=100))]
     got = converted(torch.tensor(numbers, dtype=torch.float64), dtype)
     assert got.tolist() == [rounded(Fraction(x), dtype) for x in numbers]
 

@@ -59,6 +59,14 @@ def visit(visits):
     tl.atomic_add(visits + (z * tl.num_programs(1) + y) * tl.num_programs(0) + x, 1)
 
 
+@triton.jit
+def slow(out, n):
+    total = tl.program_id(0).to(tl.float32)
+    for _ in range(n):
+        total = total * 0.5 + 1
+    tl.store(out + tl.program_id(0), total)
+
+
 @triton.jit(debug=True)
 def all_but(out, forbidden):
     tl.device_assert(tl.program_id(0) != forbidden, "not this one")
@@ -189,6 +197,16 @@ def test_threads_that_never_come_hold_nobody_up(
         assert np.array_equal(out, x + y)
         assert absent.field("left") == absent.field("busy") == 0
         assert absent.field("ticket") % 2**32 == 0  # no seat is left to take
+
+
+def test_a_launch_returns_when_every_thread_is_done(kernels: dict[str, Kernel]) -> None:
+    """The programs take long enough for others to join, and for the last of them to be at work when this thread is not."""
+    kernel = direct.load(f"{__name__}:slow", {"out": "*fp32", "n": "i32"})
+    for _ in range(30):
+        out = np.zeros(32, np.float32)
+        kernel._seconds = 1.0
+        kernel.launch((32,), (out, 100_000), threads=2)
+        assert (out == 2).all()
 
 
 def test_idle_threads_sleep(kernels: dict[str, Kernel]) -> None:
