@@ -26,11 +26,14 @@ def from_bfloat16(bits: Array) -> Array:
 
 
 def to_bfloat16(x: Array) -> Array:
-    """The nearest bfloat16, the even one of two that are as near; every NaN becomes the quiet one.
+    """The nearest bfloat16, in the same order of dimensions; the even one of two that are as near, every NaN the quiet one.
 
     Adding 0x7fff to a float32's bits, or 0x8000 where the upper half is odd, carries into the upper half exactly when
     rounding goes up.
     """
+    if x.ndim > 1 and not x.flags.c_contiguous:
+        order = sorted(range(x.ndim), key=lambda dim: -abs(x.strides[dim]))
+        return to_bfloat16(np.ascontiguousarray(x.transpose(order))).transpose(np.argsort(order))
     single = np.ascontiguousarray(x, np.float32).reshape(x.shape)
     out = empty(x.shape, _BFLOAT16)
     for half, some in pieces(out, single):

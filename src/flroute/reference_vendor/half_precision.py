@@ -44,6 +44,7 @@ _LEFT_TO_HOST = frozenset({
     "aten::complex", "aten::polar",  # make complex32
     "aten::linalg_matrix_exp", "aten::_segment_reduce_backward",  # the host's products overflow, which nobody wants to imitate
     "aten::nextafter", "aten::nan_to_num",  # depend on what numbers a dtype has
+    "aten::linalg_lstsq",  # the host refuses it
     "aten::rrelu_with_noise", "aten::rrelu_with_noise_",  # write two tensors
 })  # fmt: skip
 
@@ -90,7 +91,11 @@ def in_float32(kernels: Iterable[Kernel]) -> Iterator[Kernel]:
             yield replace(kernel, function=_lifted_promoting(kernel), dtypes=_EVERY, mixed=True)
         elif halves and (not kernel.dtypes or torch.float32 in kernel.dtypes):
             mixed = kernel.mixed or not kernel.dtypes
-            beside = [d for d in kernel.dtypes or _EVERY if not (d.is_floating_point or d.is_complex)]
+            beside = [
+                d
+                for d in kernel.dtypes or _EVERY
+                if not (d.is_floating_point or d.is_complex or d is torch.uint16)
+            ]
             yield replace(
                 kernel,
                 function=_lifted(kernel),
@@ -162,7 +167,7 @@ def _lifted_promoting(kernel: Kernel) -> Callable[..., Any]:
     def compute(*args: Any, **kwargs: Any) -> Any:
         numbers = [x for x in args if _is_number(x)]
         arrays = [x for x in (*args, *kwargs.values()) if isinstance(x, np.ndarray)]
-        dtype = result_type(*arrays, *numbers)
+        dtype = result_type(*arrays, *numbers, bits_of_bfloat16=True)
         if dtype is torch.complex32 or not any(x.dtype in _CARRIERS for x in arrays):
             raise Unsupported(f"a result of {dtype} in float32")
         half = _CARRIER_OF.get(dtype)

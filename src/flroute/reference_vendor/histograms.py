@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from flroute.reference_vendor.support import FLOATS, INTEGERS, NUMBERS, Array, Result, quiet
+from flroute.reference_vendor.casting import from_bfloat16
+from flroute.reference_vendor.support import FLOATS, INTEGERS, NUMBERS, REALS, Array, Result, quiet
 from flroute.vendor import Unsupported, kernel
 
 
@@ -36,9 +37,10 @@ def histc(x: Array, bins: int = 100, min: float = 0, max: float = 0) -> Result:
     return np.bincount(np.minimum(place, bins - 1), minlength=bins).astype(x.dtype)
 
 
-@kernel("aten::bincount", dtypes=(*INTEGERS, *FLOATS), mixed=True)
+@kernel("aten::bincount", dtypes=(*REALS, "float16", "bfloat16"), mixed=True)
 def bincount(x: Array, weights: Array | None = None, minlength: int = 0) -> Result:
-    if x.ndim != 1 or x.dtype.kind == "f" or (x.size and x.min() < 0) or minlength < 0:
+    """Weights of any dtype but float32 add up to doubles."""
+    if x.ndim != 1 or x.dtype.name not in INTEGERS or (x.size and x.min() < 0) or minlength < 0:
         raise Unsupported(f"bincount of {x.dtype} of shape {x.shape}, or of negative numbers")
     if weights is None:
         return np.bincount(x, minlength=minlength)
@@ -46,7 +48,7 @@ def bincount(x: Array, weights: Array | None = None, minlength: int = 0) -> Resu
         raise Unsupported(f"weights of shape {weights.shape} for shape {x.shape}")
     if x.size == 0:
         return np.zeros(minlength, np.int64)
-    counts = np.bincount(x, weights, minlength)
+    counts = np.bincount(x, from_bfloat16(weights) if weights.dtype == np.uint16 else weights, minlength)
     return counts.astype(weights.dtype) if weights.dtype == np.float32 else counts
 
 

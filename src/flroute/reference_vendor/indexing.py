@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from flroute.reference_vendor.scatter import out_of_bounds, places, reduce_at
 from flroute.reference_vendor.support import (
     COMPLEX,
     EVERY,
+    MOVED,
     REALS,
     Array,
     Result,
@@ -24,6 +26,9 @@ from flroute.reference_vendor.support import (
 from flroute.vendor import Unsupported, kernel
 
 Key = tuple[Any, ...]
+
+_MASKS = (np.dtype(np.bool_), np.dtype(np.uint8))
+_OLDER_MASK = "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead."
 
 # -- x[i, j, ...] -------------------------------------------------------------------------------------
 
@@ -38,10 +43,12 @@ def _key(x: Array, indices: Sequence[Array | None]) -> Key:
     for position, index in enumerate(indices):
         if index is None:
             key.append(slice(None))
-        elif index.dtype == bool:
+        elif index.dtype in _MASKS:
             covered = x.shape[len(key) : len(key) + index.ndim]
             if index.ndim == 0:
                 raise Unsupported("a mask without dimensions")
+            if index.dtype == np.uint8:
+                warnings.warn(_OLDER_MASK, stacklevel=2)
             if index.shape != covered:
                 raise IndexError(
                     f"The shape of the mask {list(index.shape)} at index {position} does not match the shape of the indexed "
@@ -72,11 +79,9 @@ def _in_the_hosts_words(x: Array, key: Key) -> Iterator[None]:
         raise
 
 
-@kernel("aten::index.Tensor", dtypes=EVERY, mixed=True)
+@kernel("aten::index.Tensor", dtypes=MOVED, mixed=True)
 def index(x: Array, indices: Sequence[Array | None]) -> Result:
     """numpy's own rule: where the indexed dimensions are not neighbours, those of the result come first."""
-    if x.dtype == np.uint16 and any(i is not None and i.dtype == bool for i in indices):
-        raise Unsupported("a mask over bfloat16")
     key = _key(x, indices)
     arrays = [i for i in key if isinstance(i, np.ndarray)]
     if len(arrays) == 1:
@@ -138,7 +143,7 @@ def index_put(x: Array, indices: Sequence[Array | None], values: Array, accumula
 # -- one index along one dimension --------------------------------------------------------------------
 
 
-@kernel("aten::index_select", dtypes=EVERY, mixed=True)
+@kernel("aten::index_select", dtypes=MOVED, mixed=True)
 def index_select(x: Array, dim: int, index: Array) -> Result:
     if index.ndim > 1:
         raise Unsupported(f"index_select of shape {x.shape} with an index of shape {index.shape}")

@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 
 from flroute.reference_vendor.casting import scalar
-from flroute.reference_vendor.support import COMPLEX, EVERY, REALS, Array, Result, quiet, select
+from flroute.reference_vendor.support import EVERY, Array, Result, quiet, select
 from flroute.vendor import Unsupported, kernel
+
+_UNSIGNED = {np.dtype(np.uint16): 0x7FFF, np.dtype(np.uint32): 0x7FFF_7FFF}
+"""All bits but the signs, of a bfloat16 and of the two halves of a complex32: both have a negative zero."""
 
 
 def _together(x: Array, mask: Array) -> tuple[Array, Array]:
@@ -40,7 +43,7 @@ def masked_fill(x: Array, mask: Array, value: Any) -> Result:
     return result
 
 
-@kernel("aten::masked_select", dtypes=(*REALS, *COMPLEX, "float16"), mixed=True)
+@kernel("aten::masked_select", dtypes=(*EVERY, "complex32"), mixed=True)
 def masked_select(x: Array, mask: Array) -> Result:
     x, mask = _together(x, mask)
     return x[mask].copy() if x.ndim == 0 else x[mask]
@@ -62,17 +65,17 @@ def masked_scatter(x: Array, mask: Array, source: Array) -> Result:
     return result
 
 
-@kernel("aten::nonzero", dtypes=EVERY)
+@kernel("aten::nonzero", dtypes=(*EVERY, "complex32"))
 def nonzero(x: Array) -> Result:
     """One row of indices per element that is not zero, laid out by columns; of a number, a row without entries."""
-    if x.dtype == np.uint16:
-        x = x & 0x7FFF  # bfloat16 has a negative zero
+    if x.dtype in _UNSIGNED:
+        x = x & _UNSIGNED[x.dtype]
     count = int(np.count_nonzero(x))
     columns = np.stack(x.nonzero()) if x.ndim else np.empty((0, count), np.int64)
     return np.ndarray((count, x.ndim), np.int64, columns, strides=(8, 8 * count))
 
 
-@kernel("aten::nonzero_static", dtypes=EVERY)
+@kernel("aten::nonzero_static", dtypes=(*EVERY, "complex32"))
 def nonzero_static(x: Array, *, size: int, fill_value: int = -1) -> Result:
     """The first ``size`` rows of ``nonzero``; if there are fewer, rows of ``fill_value`` follow."""
     if size < 0:

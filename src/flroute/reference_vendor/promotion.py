@@ -17,7 +17,8 @@ import torch
 from flroute.reference_vendor.support import NUMPY_TYPES, F
 from flroute.vendor import Unsupported, kernel, numpy_dtype
 
-_TORCH_TYPES = {**{numpy_dtype(dtype): dtype for dtype in NUMPY_TYPES}, np.dtype(np.uint16): torch.bfloat16}
+_TORCH_TYPES = {numpy_dtype(dtype): dtype for dtype in NUMPY_TYPES}
+_BFLOAT16 = np.dtype(np.uint16)
 
 
 def promoting(*ops: str, dtypes: Iterable[str]) -> Callable[[F], F]:
@@ -41,8 +42,10 @@ def promoting(*ops: str, dtypes: Iterable[str]) -> Callable[[F], F]:
     return mark
 
 
-def _dtype_of(operand: Any) -> torch.dtype:
+def _dtype_of(operand: Any, bits_of_bfloat16: bool) -> torch.dtype:
     if isinstance(operand, np.ndarray):
+        if bits_of_bfloat16 and operand.dtype == _BFLOAT16:
+            return torch.bfloat16
         if operand.dtype not in _TORCH_TYPES:
             raise Unsupported(f"an operand of {operand.dtype}")
         found: torch.dtype = _TORCH_TYPES[operand.dtype]
@@ -69,12 +72,20 @@ def _combined(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dt
     return torch.promote_types(higher, lower)
 
 
-def result_type(*operands: Any) -> torch.dtype:
-    """``torch.result_type`` of any number of arrays and Python numbers."""
+def result_type(*operands: Any, bits_of_bfloat16: bool = False) -> torch.dtype:
+    """``torch.result_type`` of any number of arrays and Python numbers.
+
+    Args:
+        operands: the arrays and numbers.
+        bits_of_bfloat16: what an array of uint16 is, if the caller named bfloat16 and not uint16 among its dtypes.
+
+    Raises:
+        Unsupported: an array of a dtype that PyTorch promotes to no other, uint16 for one.
+    """
     groups: list[torch.dtype | None] = [None, None, None]  # with dimensions, without, numbers
     for operand in operands:
         group = 2 if not isinstance(operand, np.ndarray) else 0 if operand.ndim else 1
-        dtype, seen = _dtype_of(operand), groups[group]
+        dtype, seen = _dtype_of(operand, bits_of_bfloat16), groups[group]
         groups[group] = dtype if seen is None else torch.promote_types(seen, dtype)
     combined = _combined(_combined(groups[0], groups[1]), groups[2])
     if combined is None:

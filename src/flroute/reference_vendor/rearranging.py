@@ -9,13 +9,13 @@ import numpy as np
 
 from flroute.reference_vendor.casting import scalar
 from flroute.reference_vendor.memory import LARGE, empty
-from flroute.reference_vendor.support import COMPLEX, EVERY, REALS, Array, Result, axes, quiet
+from flroute.reference_vendor.support import COMPLEX, EVERY, MOVED, REALS, Array, Result, axes, quiet
 from flroute.vendor import Unsupported, kernel
 
 # -- joining and cutting ------------------------------------------------------------------------------
 
 
-@kernel("aten::cat", dtypes=EVERY)
+@kernel("aten::cat", dtypes=MOVED)
 def cat(arrays: Sequence[Array], dim: int = 0) -> Result:
     # A tensor of shape (0,) joins anything, for PyTorch's own history.
     joined = [array for array in arrays if array.shape != (0,)] or list(arrays)

@@ -8,8 +8,10 @@ import numpy as np
 
 from flroute.reference_vendor.promotion import promoted, promoting
 from flroute.reference_vendor.sorting import SORTED, stable_order
-from flroute.reference_vendor.support import NUMBERS, REALS, Array, Result, axes
+from flroute.reference_vendor.support import NUMBERS, REALS, UNSIGNED, Array, Result, axes
 from flroute.vendor import Unsupported, kernel
+
+_COMPARED = (*SORTED, *UNSIGNED)
 
 _NOTHING = np.empty(0, np.int64)
 """What PyTorch returns for indices or counts that were not asked for; to be copied."""
@@ -28,7 +30,7 @@ def _starts(x: Array) -> Array:
     return starts
 
 
-@kernel("aten::_unique2", dtypes=SORTED)
+@kernel("aten::_unique2", dtypes=_COMPARED)
 def unique(
     x: Array, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[Result, Result, Result]:
@@ -44,12 +46,12 @@ def unique(
     return ranked[starts], runs, counts
 
 
-@kernel("aten::_unique", dtypes=SORTED)
+@kernel("aten::_unique", dtypes=_COMPARED)
 def unique_with_inverse(x: Array, sorted: bool = True, return_inverse: bool = False) -> tuple[Result, Result]:
     return unique(x, sorted, return_inverse)[:2]
 
 
-@kernel("aten::unique_dim", dtypes=SORTED)
+@kernel("aten::unique_dim", dtypes=_COMPARED)
 def unique_dim(
     x: Array, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[Result, Result, Result]:
@@ -62,7 +64,14 @@ def unique_dim(
     return _as_slices(slices[order][kept], x, dim), inverse, counts
 
 
-@kernel("aten::unique_consecutive", dtypes=SORTED)
+@kernel("aten::unique_dim_consecutive", dtypes=_COMPARED)
+def unique_dim_consecutive(
+    x: Array, dim: int, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[Result, Result, Result]:
+    return unique_consecutive(x, return_inverse, return_counts, dim)
+
+
+@kernel("aten::unique_consecutive", dtypes=_COMPARED)
 def unique_consecutive(
     x: Array, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> tuple[Result, Result, Result]:
@@ -112,7 +121,7 @@ def isin(
     return np.isin(elements, test_elements, invert=invert, kind=kind)
 
 
-@kernel("aten::equal", dtypes=(*REALS, "float16", "complex64", "complex128"))
+@kernel("aten::equal", dtypes=(*REALS, *UNSIGNED, "float16", "complex64", "complex128"))
 def equal(x: Array, other: Array) -> bool:
     return x.shape == other.shape and bool((x == other).all())
 

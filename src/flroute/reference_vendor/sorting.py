@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flroute.reference_vendor.support import NUMBERS, REALS, Array, Result, axes
+from flroute.reference_vendor.support import NUMBERS, REALS, UNSIGNED, Array, Result, axes
 from flroute.vendor import Unsupported, kernel
 
 SORTED = (*REALS, "float16")
@@ -21,6 +21,11 @@ def _ordinal(x: Array) -> Array:
 
     The bits of a positive float are in its order; those of a negative one are in the reverse.
     """
+    if (
+        x.dtype.kind == "u" and x.itemsize >= 4
+    ):  # so that the least is the least of the signed integers as wide
+        flipped = np.bitwise_xor(x, x.dtype.type(1 << (8 * x.itemsize - 1)))
+        return np.asarray(flipped).view(f"i{x.itemsize}")
     if x.dtype.kind != "f":
         return x.astype(np.int64)
     canonical = np.where(np.isnan(x), np.array(np.nan, x.dtype), x + x.dtype.type(0))  # -0 + 0 is 0
@@ -74,7 +79,7 @@ def _picked(x: Array, rows: Array, indices: Array, axis: int) -> tuple[Array, Ar
     return np.moveaxis(values, -1, axis), np.moveaxis(indices, -1, axis)
 
 
-@kernel("aten::sort.stable", dtypes=SORTED)
+@kernel("aten::sort.stable", dtypes=(*SORTED, *UNSIGNED))
 def sort(x: Array, *, stable: bool | None, dim: int = -1, descending: bool = False) -> tuple[Result, Result]:
     rows, axis = _last(x, dim)
     return _picked(x, rows, stable_order(rows, descending), axis)

@@ -27,6 +27,10 @@ REALS = (*NUMBERS, "bool")
 COMPLEX = ("complex64", "complex128")
 EVERY = (*REALS, *COMPLEX, "float16", "bfloat16")
 """For kernels that move elements and compute nothing. bfloat16 comes as uint16, which is no other dtype's here."""
+UNSIGNED = ("uint16", "uint32", "uint64")
+"""What PyTorch itself can do little with but move, compare and sort."""
+MOVED = (*EVERY, *UNSIGNED, "complex32")
+"""For kernels that take whatever has a width. uint16 and uint32 may be the bits of bfloat16 and complex32."""
 
 
 # -- floating point without warnings ------------------------------------------------------------------

@@ -213,7 +213,7 @@ class Invocation:
             KernelResultError: one is not.
         """
         if expected is None:
-            expected = [None] * len(results)
+            expected = _as_computed(results, tensors_in(args, kwargs))
         if any(map(self._differs, results, expected)) and all(want is not None for want in expected):
             # Some of PyTorch's shape rules for data-free tensors are not what its host kernels do: these have the last word.
             expected = host_results(op, args, kwargs)
@@ -237,10 +237,6 @@ class Invocation:
             return None
         self._checked += 1
         expected = expected_results(op, args, kwargs)
-        if expected is None and any(t.dtype not in NUMPY_DTYPES for t in tensors_in(args, kwargs)):
-            raise Unsupported(
-                "numpy lacks the dtype, and PyTorch does not know the result's before it is computed"
-            )
         if _all_contiguous(args, kwargs) and (expected is None or not _are_plain(expected)):
             self._always_plain = False
         return expected
@@ -322,6 +318,34 @@ def _are_plain(expected: Expected) -> bool:
     return all(
         e is not None and e.dtype in NUMPY_DTYPES and e.stride() == row_major(e.shape) for e in expected
     )
+
+
+def _as_computed(results: list[Any], inputs: Sequence[torch.Tensor]) -> Expected:
+    """What to expect where PyTorch cannot tell without the data.
+
+    Of an array of bits, that it stands for what its like among the inputs does, in the layout it has; of any other, anything.
+
+    Raises:
+        Unsupported: the inputs have both the dtype that numpy lacks and the one that stands for it.
+    """
+    stands_for: dict[np.dtype[Any], torch.dtype] = {}
+    for dtype in {t.dtype for t in inputs}:
+        if stands_for.setdefault(NUMPY_CARRIERS.get(dtype, np.dtype("O")), dtype) is not dtype:
+            raise Unsupported(
+                "PyTorch cannot tell the result's dtype before it is computed, nor can numpy after"
+            )
+    return [_in_the_dtype(r, stands_for.get(r.dtype)) if isinstance(r, np.ndarray) else None for r in results]
+
+
+def _in_the_dtype(result: np.ndarray[Any, Any], dtype: torch.dtype | None) -> torch.Tensor | None:
+    if dtype is None or dtype in NUMPY_DTYPES:
+        return None
+    strides = (
+        [step // result.itemsize for step in result.strides]
+        if _is_laid_out(result)
+        else row_major(result.shape)
+    )
+    return torch.empty_strided(result.shape, strides, dtype=dtype, device="meta")
 
 
 def _is_laid_out(result: Any) -> bool:
