@@ -14,6 +14,7 @@ from flroute.reference_vendor.support import (
     COMPLEX,
     FLOATS,
     INTEGERS,
+    REALS,
     Array,
     Result,
     fast,
@@ -66,7 +67,7 @@ def sgn_complex(x: Array) -> Result:
     return np.where(size == 0, 0, x / size).astype(x.dtype, copy=False)
 
 
-@kernel("aten::conj_physical", "aten::_conj_physical", dtypes=COMPLEX)
+@kernel("aten::conj_physical", "aten::_conj_physical", dtypes=(*REALS, *COMPLEX))
 def conj_physical(x: Array) -> Result:
     return np.conjugate(x)
 

@@ -152,7 +152,9 @@ def _lifted(kernel: Kernel) -> Callable[..., Any]:
         for position in written:
             if args[position] is not None:
                 _write(half, args[position], inputs[position])
-        return answer if asked is not None and asked not in HALVES else _narrow(half, answer)
+        if asked is None:
+            return _narrow(half, answer)
+        return _narrow(_CARRIER_OF[asked], answer) if asked in HALVES else answer
 
     compute.__name__ = f"{function.__name__}_in_float32"
     return compute

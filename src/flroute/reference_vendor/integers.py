@@ -62,6 +62,16 @@ def bitwise_right_shift(x: Any, y: Any) -> Result:
     return np.right_shift(*_of_integers(x, y))
 
 
+@promoting("aten::gcd", dtypes=INTEGERS)
+def gcd(x: Array, y: Array) -> Result:
+    return np.gcd(*_of_integers(x, y))
+
+
+@promoting("aten::lcm", dtypes=INTEGERS)
+def lcm(x: Array, y: Array) -> Result:
+    return np.lcm(*_of_integers(x, y))
+
+
 @kernel("aten::hash_tensor", dtypes=REALS)
 def hash_tensor(x: Array, dim: Sequence[int] = (), *, keepdim: bool = False, mode: int = 0) -> Result:
     """The exclusive or of the bits of all elements: as int64, floating ones as float64."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from flroute.reference_vendor.asked_dtypes import casts_first, result_dtype
 from flroute.reference_vendor.support import (
     COMPLEX,
     FLOATS,
@@ -18,7 +19,6 @@ from flroute.reference_vendor.support import (
     count_over,
     quiet,
     reduce,
-    result_dtype,
     wide,
     without,
 )
@@ -32,6 +32,7 @@ def sum_all(x: Array, *, dtype: torch.dtype | None = None) -> Any:
 
 @kernel("aten::sum.dim_IntList", dtypes=(*REALS, *COMPLEX))
 @quiet
+@casts_first
 def sum_dim(
     x: Array, dim: Sequence[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Any:
@@ -49,6 +50,7 @@ def mean_all(x: Array, *, dtype: torch.dtype | None = None) -> Any:
 
 @kernel("aten::mean.dim", dtypes=(*REALS, *COMPLEX))
 @quiet
+@casts_first
 def mean_dim(
     x: Array, dim: Sequence[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Any:
@@ -61,6 +63,7 @@ def mean_dim(
 
 @kernel("aten::nansum", dtypes=REALS)
 @quiet
+@casts_first
 def nansum(
     x: Array, dim: Sequence[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Any:
@@ -70,16 +73,17 @@ def nansum(
 @kernel("aten::prod", dtypes=(*REALS, *COMPLEX))
 @quiet
 def prod_all(x: Array, *, dtype: torch.dtype | None = None) -> Any:
-    return _product(x, tuple(range(x.ndim)), False, dtype)
+    return _product(x, tuple(range(x.ndim)), False, dtype=dtype)
 
 
 @kernel("aten::prod.dim_int", dtypes=(*REALS, *COMPLEX))
 @quiet
 def prod_dim(x: Array, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
-    return _product(x, axes([dim], x.ndim), keepdim, dtype)
+    return _product(x, axes([dim], x.ndim), keepdim, dtype=dtype)
 
 
-def _product(x: Array, over: tuple[int, ...], keepdim: bool, dtype: torch.dtype | None) -> Any:
+@casts_first
+def _product(x: Array, over: tuple[int, ...], keepdim: bool, *, dtype: torch.dtype | None) -> Any:
     result = result_dtype(x, dtype)
     exact = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}.get(result.kind, result)
     return np.asarray(reduce(np.multiply, x, axis=over, dtype=exact, keepdims=keepdim)).astype(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from flroute.reference_vendor.asked_dtypes import casts_first, result_dtype
 from flroute.reference_vendor.blocks import BLOCK
 from flroute.reference_vendor.memory import empty
 from flroute.reference_vendor.support import (
@@ -15,12 +16,12 @@ from flroute.reference_vendor.support import (
     Result,
     axes,
     quiet,
-    result_dtype,
 )
 from flroute.vendor import kernel
 
 
-def _accumulate(ufunc: np.ufunc, x: Array, dim: int, dtype: torch.dtype | None) -> Result:
+@casts_first
+def _accumulate(x: Array, ufunc: np.ufunc, dim: int, *, dtype: torch.dtype | None) -> Result:
     result = result_dtype(x, dtype)
     if x.ndim == 0:
         axes(dim, 1)
@@ -62,13 +63,13 @@ def cumsum(x: Array, dim: int, *, dtype: torch.dtype | None = None) -> Result:
         result = _sums_so_far(x)
         if result is not None:
             return result
-    return _accumulate(np.add, x, dim, dtype)
+    return _accumulate(x, np.add, dim, dtype=dtype)
 
 
 @kernel("aten::cumprod", dtypes=(*REALS, *COMPLEX))
 @quiet
 def cumprod(x: Array, dim: int, *, dtype: torch.dtype | None = None) -> Result:
-    return _accumulate(np.multiply, x, dim, dtype)
+    return _accumulate(x, np.multiply, dim, dtype=dtype)
 
 
 # -- extremes -----------------------------------------------------------------------------------------

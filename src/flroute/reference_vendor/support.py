@@ -395,21 +395,3 @@ def float_values_long_index(values: torch.Tensor, index: torch.Tensor, *_: Any) 
     if values.dtype not in FLOAT_TYPES:
         return f"values of {values.dtype}"
     return True if index.dtype is torch.int64 else f"an index of {index.dtype}"
-
-
-# -- results ------------------------------------------------------------------------------------------
-
-
-def result_dtype(x: Array, dtype: torch.dtype | None) -> np.dtype[Any]:
-    """The dtype a reduction of ``x`` works in: as asked, else integers and bool become int64.
-
-    Raises:
-        Unsupported: it has fewer values than ``x``; PyTorch casts before it reduces.
-    """
-    if dtype is None:
-        return x.dtype if x.dtype.kind in "fc" else np.dtype(np.int64)
-    if dtype in NUMPY_TYPES and dtype is not torch.bool:
-        result = numpy_dtype(dtype)
-        if "biufc".index(result.kind) >= "biufc".index(x.dtype.kind.replace("u", "i")):
-            return result
-    raise Unsupported(f"a result of {dtype} from {x.dtype}")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flroute.routing import attention, encoder, rnn_cells
+from flroute.routing.expected import expected_results
 from flroute.routing.schema import OpFacts
 from flroute.torch_compat import run_composite
 
@@ -18,6 +19,12 @@ def split_of(facts: OpFacts) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]
     parts = PARTS.get(facts.name)
     if parts is not None:
         return lambda args, kwargs: parts(*args, **kwargs)
-    if facts.is_composite:
-        return lambda args, kwargs: run_composite(facts.op, args, kwargs)
-    return None
+    if not facts.is_composite:
+        return None
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if facts.out_names:  # PyTorch resizes an out= before it looks whether it may write there
+            expected_results(facts.op, args, kwargs)
+        return run_composite(facts.op, args, kwargs)
+
+    return run

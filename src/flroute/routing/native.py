@@ -127,20 +127,29 @@ class Invocation:
         inputs = {name: value for name, value in kwargs.items() if name not in names}
         for out in outs:
             self._check_overlap(out, args, inputs)
-        expected_results(self.facts.op, args, kwargs)
+        told = expected_results(self.facts.op, args, kwargs)
         if self.facts.out_says_dtype:
             inputs["dtype"] = outs[0].dtype
-        results, expected = self._results(self.facts.functional, args, inputs)
+        functional = self.facts.functional
+        foreseen = expected_results(functional, args, inputs)
+        if self.facts.is_seeded and foreseen is not None:  # before anything is drawn
+            _check_same_dtypes(outs, foreseen)
+        results, expected = self._results(functional, args, inputs)
         made = [self._adopt(result, want) for result, want in zip(results, expected, strict=True)]
+        if foreseen is None:
+            _check_same_dtypes(outs, made)
         for out, result in zip(outs, made, strict=True):
             if not torch.can_cast(result.dtype, out.dtype):
                 raise RuntimeError(
                     f"result type {result.dtype} of {self.facts.name} can't be cast to the out= tensor's {out.dtype}"
                 )
-        for out, result, want in zip(outs, made, expected, strict=True):
+        if told is None:
+            told = expected
+        for out, result, want, cast in zip(outs, made, expected, told, strict=True):
             if out.shape != result.shape:
+                like = want if out.dtype == result.dtype else cast
                 plain = self._trusted or self.facts.name in _ROW_MAJOR_OUT
-                strides = row_major(result.shape) if plain else (result if want is None else want).stride()
+                strides = row_major(result.shape) if plain else (result if like is None else like).stride()
                 _resize_output(out, result.shape, strides, self.facts.name)
         for out, result in zip(outs, made, strict=True):
             self._store(out, result)
@@ -364,6 +373,17 @@ def _all_contiguous(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 def _looks(value: Any) -> str:
     return f"shape {tuple(value.shape)}, dtype {value.dtype}"
+
+
+def _check_same_dtypes(outs: Sequence[torch.Tensor], results: Sequence[torch.Tensor | None]) -> None:
+    """Where PyTorch cannot tell without the data, or draws in the dtype of ``out``, only the host knows what it does with another.
+
+    Raises:
+        Unsupported: one of ``outs`` has another dtype than its result.
+    """
+    for out, result in zip(outs, results, strict=True):
+        if result is not None and out.dtype != result.dtype:
+            raise Unsupported(f"an out= of {out.dtype} for {result.dtype}, which only the host can judge")
 
 
 def _resize_output(out: torch.Tensor, size: Sequence[int], strides: Sequence[int], op: str) -> None:
