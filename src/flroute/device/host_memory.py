@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -48,13 +50,36 @@ def _array_died(reference: weakref.ref[Any], leases: Any = _leases) -> None:
     pool.free(address)
 
 
+class _Running(threading.local):
+    """Which device, by its vendor's index, this thread runs a kernel for."""
+
+    device = 0
+
+
+_running = _Running()
+
+
+def for_device(device: int, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """``kernel`` as it is called for another device than a vendor's first, so that its results come from that device's pool."""
+
+    @wraps(kernel)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        before, _running.device = _running.device, device
+        try:
+            return kernel(*args, **kwargs)
+        finally:
+            _running.device = before
+
+    return run
+
+
 class HostMemory(Memory):
     """Memory that is the host's own. Kernels receive numpy arrays that alias the tensors, and return new ones.
 
-    All devices of a vendor share one pool, as they share the host.
+    Each device has a pool of its own, as if its memory were its own.
 
     Args:
-        limit: the most bytes the pool may reserve; ``None`` for as many as the system gives.
+        limit: the most bytes the pool of a device may reserve; ``None`` for as many as the system gives.
         max_split: blocks above this size are kept whole for large requests; see ``CachingPool``.
     """
 
@@ -64,13 +89,14 @@ class HostMemory(Memory):
     """In bytes: blocks below are left to the host's own allocator, which is faster for them and keeps them itself."""
 
     def __init__(self, *, limit: int | None = None, max_split: int | None = None) -> None:
-        self._pool = CachingPool(_map_pages, _unmap_pages, limit=limit, max_split=max_split)
+        self._limit, self._max_split = limit, max_split
+        self._pools: dict[int, CachingPool] = {}
         self._small: dict[int, torch.Tensor] = {}
 
     def allocate(self, device: int, nbytes: int) -> int:
         """A block of the pool, or of the host's own allocator if it is small."""
         if nbytes >= self.pooled_from:
-            return self._pool.allocate(nbytes)
+            return self.pool(device).allocate(nbytes)
         try:
             block = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
         except RuntimeError as error:  # PyTorch's host allocator raises no other
@@ -82,20 +108,22 @@ class HostMemory(Memory):
     def free(self, device: int, address: int, nbytes: int) -> None:
         """Drop the block."""
         if nbytes >= self.pooled_from:
-            self._pool.free(address)
+            self._pools[device].free(address)
         else:
             del self._small[address]
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        """An uninitialised array for a kernel's result. Its block goes back when the last view or tensor over it dies.
+        """An uninitialised array for a kernel's result, in the memory of the device that the kernel runs for.
+
+        Its block goes back when the last view or tensor over it dies.
 
         Raises:
-            MemoryError: the pool is full.
+            MemoryError: the device's pool is full.
         """
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < self.pooled_from:
             return np.empty(shape, dtype)
-        pool = self._pool
+        pool = self.pool(_running.device)
         address = pool.allocate(nbytes)
         array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, POOLED, address - BASE)
         reference = weakref.ref(array, _array_died)
@@ -104,11 +132,15 @@ class HostMemory(Memory):
 
     def empty_cache(self, device: int) -> None:
         """Give the pages of unused segments back to the system."""
-        self._pool.trim()
+        self.pool(device).trim()
 
     def pool(self, device: int) -> CachingPool:
-        """The one pool of all devices."""
-        return self._pool
+        """The device's own."""
+        pool = self._pools.get(device)
+        if pool is None:
+            made = CachingPool(_map_pages, _unmap_pages, limit=self._limit, max_split=self._max_split)
+            pool = self._pools.setdefault(device, made)  # another thread may have been faster
+        return pool
 
     def copy_to_host(self, device: int, source: int, host_target: int, nbytes: int) -> None:
         """A memmove."""

@@ -14,7 +14,8 @@ import bisect
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 ALIGNMENT = 64
@@ -140,12 +141,8 @@ class CachingPool:
 
     def trim(self) -> int:
         """Give back every segment without a block in use; how many bytes that is."""
-        with self._lock:
-            self._holder = threading.get_ident()
-            try:
-                return self._trim()
-            finally:
-                self._holder = 0
+        with self._held():
+            return self._trim()
 
     def cached(self) -> int:
         """Bytes reserved and not in use."""
@@ -153,14 +150,18 @@ class CachingPool:
 
     def stats(self) -> PoolStats:
         """What the pool holds now. Joins free blocks on the way."""
+        with self._held():
+            return self._stats()
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """The lock, and who has it: finalizers run in the middle of what a thread does here, and must not wait for themselves."""
         with self._lock:
             self._holder = threading.get_ident()
             try:
-                return self._stats()
+                yield
             finally:
                 self._holder = 0
-
-    # -- with the lock held ---------------------------------------------------------------------------------
 
     def _allocate_anew(self, nbytes: int, size: int) -> int:
         if (
@@ -169,12 +170,10 @@ class CachingPool:
             address = self._reserve(size)
             self._segments[address] = self._used[address] = size
             return address
-        with self._lock:
-            self._holder = threading.get_ident()
-            try:
-                return self._cut(nbytes, size)
-            finally:
-                self._holder = 0
+        with self._held():
+            return self._cut(nbytes, size)
+
+    # -- with the lock held
 
     def _cut(self, nbytes: int, size: int) -> int:
         piece = self._best_piece(size)

@@ -153,10 +153,7 @@ def reset_peak_memory_stats(device: DeviceLike = None) -> None:
 
 
 def memory_reserved(device: DeviceLike = None) -> int:
-    """Bytes of live tensors, and of what the device's memory keeps for later ones.
-
-    Devices that share one pool, such as those of the reference vendor, each count all that it keeps.
-    """
+    """Bytes of live tensors, and of what the device's memory keeps for later ones."""
     found = table.device_at(table.to_index(device))
     pool = found.memory.pool(found.vendor_index)
     return found.stats.allocated + (0 if pool is None else pool.cached())
@@ -184,7 +181,7 @@ def memory_stats(device: DeviceLike = None) -> dict[str, int]:
 def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) -> None:
     """Let the device's pool reserve no more than this part of its memory; beyond that is ``torch.OutOfMemoryError``.
 
-    Small blocks that do not come from the pool are not counted. Devices that share one pool share the limit.
+    Small blocks that do not come from the pool are not counted. Each device has a limit of its own.
     """
     found = table.device_at(table.to_index(device))
     if not 0 <= fraction <= 1:

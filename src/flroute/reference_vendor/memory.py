@@ -1,4 +1,4 @@
-"""The vendor's memory: the host's own, from one pool, which large results come from too."""
+"""The vendor's memory: the host's own, from a pool for each device, which large results come from too."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ import torch
 
 from flroute.device import rng
 from flroute.device.dtypes import NUMPY_DTYPES
+from flroute.device.host_memory import for_device
 from flroute.device.table import DEVICE_TYPE, Device
 from flroute.errors import FallbackError, Unsupported, VendorError
 from flroute.kernels import Kernel
@@ -154,6 +155,8 @@ class PlanBuilder:
         (kernel, name), rest = steps[0], steps[1:]  # type: ignore[misc]
         if self.router.settings.debug:
             kernel = replace(kernel, function=refusing_kept(kernel.function, name))
+        if self.device.vendor_index:
+            kernel = replace(kernel, function=for_device(self.device.vendor_index, kernel.function))
         invocation = Invocation(self.facts, kernel, name, self.device, self.router.store, self._account_host_work(name),
                                 debug=self.router.settings.debug, watch=self.router.settings.watch_kernels)  # fmt: skip
         route = Route.COPY if self.facts.name == "aten::copy_" else Route.NATIVE

@@ -1,0 +1,145 @@
+"""Each device has memory of its own: what is allocated, kept, limited and given back on one says nothing about another."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import flroute
+from flroute.vendor import HostMemory, Kernel
+from support import COPY, Vendors, throw_away_vendors
+
+MIB = 1 << 20
+LARGE = (MIB,)  # float32: 4 MiB, from the pool
+
+vendors = pytest.fixture(throw_away_vendors)
+
+
+def reserved() -> list[int]:
+    return [torch.fl.memory_reserved(index) for index in (0, 1)]
+
+
+def allocated() -> list[int]:
+    return [torch.fl.memory_allocated(index) for index in (0, 1)]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_kept() -> None:
+    torch.fl.empty_cache()
+
+
+RESULTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "empty": torch.empty_like,
+    "add": lambda x: x + 1,
+    "exp": torch.exp,
+    "cat": lambda x: torch.cat([x[:10], x[10:]]),
+    "bfloat16": lambda x: x.bfloat16(),
+    "sort": lambda x: x.sort().values,
+    "fallback": lambda x: torch.fft.fft(x).real.contiguous(),
+}
+
+
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_come_from_the_devices_own_memory(name: str, index: int) -> None:
+    with flroute.enable("reference", fallback="allow", default_device=False):
+        x = torch.ones(LARGE, device=f"fl:{index}")
+        for _ in range(3):  # on the general path, and on the hot one
+            kept, used = reserved(), allocated()
+            result = RESULTS[name](x)
+            assert allocated()[1 - index] == used[1 - index]
+            assert allocated()[index] >= used[index] + result.nbytes
+            assert reserved()[1 - index] == kept[1 - index]
+            del result
+        del x
+    assert torch.fl.memory_stats(1 - index)["active_bytes.all.current"] == 0
+
+
+def test_what_is_kept_is_kept_by_one() -> None:
+    before = reserved()
+    x = torch.empty(LARGE, device="fl:1")
+    del x
+    assert reserved()[0] == before[0]
+    assert reserved()[1] >= before[1] + 4 * MIB
+    torch.fl.empty_cache()
+    assert reserved() == before
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_limit_is_one_devices(index: int) -> None:
+    total = torch.fl.get_device_properties(index).total_memory
+    torch.fl.set_per_process_memory_fraction(2 * MIB / total, index)
+    try:
+        with flroute.enable("reference", fallback="error", default_device=False):
+            with pytest.raises(torch.OutOfMemoryError, match=f"fl:{index} "):
+                torch.empty(LARGE, device=f"fl:{index}")
+            other = torch.ones(LARGE, device=f"fl:{1 - index}")
+            assert (other + other)[0].item() == 2
+            small = torch.ones(10, device=f"fl:{index}")
+            with pytest.raises(torch.OutOfMemoryError, match=f"fl:{index} "):
+                small.expand(MIB // 10, 10).contiguous()
+            with pytest.raises(torch.OutOfMemoryError, match=f"fl:{index} "):
+                other.to(f"fl:{index}")
+    finally:
+        torch.fl.set_per_process_memory_fraction(1.0, index)
+    assert torch.ones(LARGE, device=f"fl:{index}")[0].item() == 1
+
+
+def test_one_full_device_leaves_the_others_room(vendors: Vendors) -> None:
+    made = vendors(COPY, memory=HostMemory(limit=8 * MIB))
+    first, second = (device.torch_device for device in made.devices)
+    held = torch.empty(6 * MIB, dtype=torch.uint8, device=first)
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(6 * MIB, dtype=torch.uint8, device=first)
+    other = torch.empty(6 * MIB, dtype=torch.uint8, device=second)
+    assert held.data_ptr() != other.data_ptr()
+
+
+def test_kernels_of_two_devices_in_two_threads(vendors: Vendors) -> None:
+    """Which device a kernel runs for is a matter of the thread, and of the call that is innermost."""
+    memory = HostMemory()
+    barrier = threading.Barrier(2, timeout=60)
+
+    def relu(x: Any) -> Any:
+        out = memory.empty(x.shape, x.dtype)
+        barrier.wait()
+        out[...] = x
+        return out
+
+    made = vendors(COPY, Kernel("aten::relu", relu), memory=memory)
+    results: dict[int, torch.Tensor] = {}
+
+    def work(index: int) -> None:
+        x = torch.ones(LARGE, device=made.devices[index].torch_device)
+        with flroute.enable(made.name, fallback="allow", default_device=False):
+            results[index] = torch.relu(x)
+        del x
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for index in (0, 1):
+        assert memory.pool(index).stats().used == 4 * MIB
+        assert results[index].device == made.devices[index].torch_device
+
+
+def test_an_error_in_a_kernel_does_not_leave_its_device_behind(vendors: Vendors) -> None:
+    memory = HostMemory()
+
+    def relu(x: Any) -> Any:
+        raise ValueError("no")
+
+    made = vendors(COPY, Kernel("aten::relu", relu), memory=memory)
+    with (
+        flroute.enable(made.name, fallback="allow", default_device=False),
+        pytest.raises(ValueError, match="no"),
+    ):
+        torch.relu(torch.ones(LARGE, device=made.devices[1].torch_device))
+    array = memory.empty((4 * MIB,), torch.ones(1, dtype=torch.uint8).numpy().dtype)
+    assert memory.pool(0).stats().used == array.nbytes
