@@ -19,11 +19,12 @@ HOST_WRITES_TOO = {
     "out inv": "aten::linalg_inv.out is a composite: it writes, then looks at what it wrote",
     "out cholesky": "likewise",
     "out solve": "likewise",
-    "foreach second": "of several dtypes, each tensor of the list is a call of its own",
 }
 """Calls that leave something written on the host and on the device."""
 
-IN_SESSION_ONLY = {"foreach_add_": "without a session PyTorch itself splits the list into calls"}
+IN_SESSION_ONLY = dict.fromkeys(
+    ("foreach_add_", "foreach second"), "without a session PyTorch itself splits the list into calls"
+)
 """Calls that leave something written where no session sees them whole."""
 
 

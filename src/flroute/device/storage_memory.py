@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from flroute.errors import DeviceError
 from flroute.torch_compat import host_storage_at, storage_key
 
 _STORAGE_WORDS = 8  # what is looked at of a StorageImpl: fewer than it has
@@ -51,14 +52,23 @@ def _memory_in_storage() -> int | None:
     return start if swapped == [64, 4321, 0, 1237] else None
 
 
-def exchange_memory(one: torch.UntypedStorage, other: torch.UntypedStorage) -> bool:
+def can_exchange_memory() -> bool:
+    """Whether this PyTorch's storages are laid out as expected."""
+    return _memory_in_storage() is not None
+
+
+def exchange_memory(one: torch.UntypedStorage, other: torch.UntypedStorage) -> None:
     """Exchange the memory of two storages of one device, as C++ does when it moves one to shared memory.
 
     Every tensor over ``one`` then sees what was ``other``'s memory, and the reverse; each block is freed with the storage
-    that holds it last. Returns ``False``, with nothing done, where this PyTorch's storages are not laid out as expected.
+    that holds it last.
+
+    Raises:
+        DeviceError: ``can_exchange_memory`` says no.
     """
     start = _memory_in_storage()
     if start is None:
-        return False
+        raise DeviceError(
+            "this PyTorch keeps the memory of a storage where it is not known to be; make a new storage instead"
+        )
     _swap_words(one, other, start)
-    return True

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flroute.routing import attention, encoder, rnn_cells
-from flroute.routing.expected import expected_results
+from flroute.routing.expected import check_before_writing
 from flroute.routing.schema import OpFacts
 from flroute.torch_compat import run_composite
 
@@ -23,8 +23,8 @@ def split_of(facts: OpFacts) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]
         return None
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if facts.out_names:  # PyTorch resizes an out= before it looks whether it may write there
-            expected_results(facts.op, args, kwargs)
+        if facts.written:  # a later part may refuse what an earlier one has begun to write
+            check_before_writing(facts.op, args, kwargs)
         return run_composite(facts.op, args, kwargs)
 
     return run

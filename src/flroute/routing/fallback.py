@@ -158,9 +158,10 @@ class HostCall:
     # -- back to the device
 
     def _write_back(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        transfers.give_geometry(
+            *((out, host.shape, host.stride()) for out, host in self._resizable if host.shape != out.shape)
+        )
         for tensor, host in self._resizable:
-            if host.shape != tensor.shape:
-                transfers.give_geometry(tensor, host.shape, host.stride())
             moved = transfers.Moved()
             transfers.move(host, tensor, moved)
             self.bytes_to_device += moved.to_device

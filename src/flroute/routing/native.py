@@ -23,11 +23,11 @@ from flroute.device.tensors import adopt_array, empty_strided, owns_its_memory, 
 from flroute.errors import KernelResultError, Unsupported
 from flroute.kernels import Kernel
 from flroute.routing.arrays import lower_argument, lower_for
-from flroute.routing.expected import Expected, expected_results, host_results
+from flroute.routing.expected import Expected, check_before_writing, expected_results, host_results
 from flroute.routing.fallback import InKernel, calls_kernels
 from flroute.routing.overlap import check_of
 from flroute.routing.schema import OpFacts, bind, tensors_in, written_tensors
-from flroute.routing.transfers import give_geometry
+from flroute.routing.transfers import Geometry, give_geometry
 from flroute.routing.witness import watched
 from flroute.torch_compat import schema_of
 
@@ -145,12 +145,16 @@ class Invocation:
                 )
         if told is None:
             told = expected
+        resized: list[Geometry] = []
         for out, result, want, cast in zip(outs, made, expected, told, strict=True):
             if out.shape != result.shape:
                 like = want if out.dtype == result.dtype else cast
                 plain = self._trusted or self.facts.name in _ROW_MAJOR_OUT
                 strides = row_major(result.shape) if plain else (result if like is None else like).stride()
-                _resize_output(out, result.shape, strides, self.facts.name)
+                resized.append((out, result.shape, strides))
+        if len(outs) > 1:  # nothing that may fail is left to do once the first is written
+            made = [self._in_dtype(out.dtype, result) for out, result in zip(outs, made, strict=True)]
+        _resize_outputs(resized, self.facts.name)
         for out, result in zip(outs, made, strict=True):
             self._store(out, result)
         return outs[0] if len(outs) == 1 else tuple(outs)
@@ -162,8 +166,8 @@ class Invocation:
         if self.facts.writes_self or self.facts.bumps_no_version:
             for target in written:
                 self._check_overlap(target, args, kwargs)
-        if self.facts.writes_self:
-            expected_results(self.facts.op, args, kwargs)
+        if self.facts.writes_self or self.facts.bumps_no_version:
+            check_before_writing(self.facts.op, args, kwargs)
         answer = self._call(args, kwargs)
         self.plain_results = True
         returns = self.facts.schema.returns
@@ -298,6 +302,13 @@ class Invocation:
         self._store(strided, made)
         return strided
 
+    def _in_dtype(self, dtype: torch.dtype, made: torch.Tensor) -> torch.Tensor:
+        if made.dtype == dtype:
+            return made
+        cast = empty_strided(self.device, made.shape, made.stride(), dtype)
+        self._store(cast, made)
+        return cast
+
     def explain(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note op, kernel and arguments on an error that is the kernel's own.
 
@@ -386,11 +397,12 @@ def _check_same_dtypes(outs: Sequence[torch.Tensor], results: Sequence[torch.Ten
             raise Unsupported(f"an out= of {out.dtype} for {result.dtype}, which only the host can judge")
 
 
-def _resize_output(out: torch.Tensor, size: Sequence[int], strides: Sequence[int], op: str) -> None:
-    if out.numel():
-        warnings.warn(
-            f"An output with one or more elements was resized since it had shape {list(out.shape)}, which does not match "
-            f"the required output shape {list(size)} of {op}. Pass an out= of that shape, or an empty one.",
-            stacklevel=2,
-        )
-    give_geometry(out, size, strides)
+def _resize_outputs(wanted: Sequence[Geometry], op: str) -> None:
+    for out, size, _ in wanted:
+        if out.numel():
+            warnings.warn(
+                f"An output with one or more elements was resized since it had shape {list(out.shape)}, which does not match "
+                f"the required output shape {list(size)} of {op}. Pass an out= of that shape, or an empty one.",
+                stacklevel=2,
+            )
+    give_geometry(*wanted)

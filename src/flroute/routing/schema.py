@@ -167,7 +167,18 @@ class OpFacts:
         """The overload that returns new tensors where this one writes: ``add.Tensor`` for ``add_.Tensor`` and ``add.out``."""
         if not self.written:
             return None
-        packet = self.schema.name.removesuffix("_") if self.writes_self else self.schema.name
+        return self._same_but_writing_nothing(
+            self.schema.name.removesuffix("_") if self.writes_self else self.schema.name
+        )
+
+    @cached_property
+    def functional_of_list(self) -> Any | None:
+        """The overload that returns a list of new tensors where this one writes the list it is given first."""
+        if not (self.bumps_no_version and self.written[0].name == self.arguments[0].name):
+            return None
+        return self._same_but_writing_nothing(self.schema.name.removesuffix("_"))
+
+    def _same_but_writing_nothing(self, packet: str) -> Any | None:
         wanted = [(a.name, str(a.type)) for a in self.arguments if a.name not in self.out_names]
         for name in overloads_of(packet):
             candidate: Any = find_op(name)

@@ -9,7 +9,7 @@ import torch
 
 from flroute.device.capsule import row_major, span_of
 from flroute.device.dtypes import CARRIERS, DLPACK_CODES
-from flroute.device.storage_memory import exchange_memory
+from flroute.device.storage_memory import can_exchange_memory, exchange_memory
 from flroute.device.table import DEVICE_TYPE, Device, current_index, device_at
 from flroute.device.tensors import empty_strided, host_alias, restrided
 from flroute.errors import DeviceError
@@ -101,43 +101,61 @@ def resize(
     strides: Any = row_major(size)
     if memory_format is not None and memory_format not in (torch.contiguous_format, torch.preserve_format):
         strides = torch.empty(size, device="meta", memory_format=memory_format).stride()
-    give_geometry(tensor, size, strides)
+    give_geometry((tensor, size, strides))
     return tensor
 
 
-def give_geometry(tensor: torch.Tensor, size: Sequence[int], strides: Sequence[int]) -> None:
-    """Give a tensor other sizes and strides; its storage grows if they need it.
+Geometry = tuple[torch.Tensor, Sequence[int], Sequence[int]]
+"""A tensor, and the sizes and strides it is to have."""
+
+
+def give_geometry(*wanted: Geometry) -> None:
+    """Give tensors other sizes and strides; their storages grow if they need it. All of them, or none if one has no room.
 
     Raises:
         DeviceError: see ``resize``.
+        torch.OutOfMemoryError: there is no room for one of them.
     """
-    storage, offset = tensor.untyped_storage(), int(tensor.storage_offset())
-    needed = (offset + span_of(size, strides)) * tensor.dtype.itemsize
-    if span_of(size, strides) and needed > storage.nbytes():
-        storage = _grown(tensor, storage, needed)
-    torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
-        HOST_KEYS, tensor, storage, offset, size, strides
-    )
-
-
-def _grown(tensor: torch.Tensor, storage: torch.UntypedStorage, nbytes: int) -> torch.UntypedStorage:
-    """The storage of a tensor with room for ``nbytes``: itself if it can be given other memory, else a new one."""
-    device = device_at(tensor.device.index)
-    larger = empty_strided(device, (nbytes,), None, torch.uint8, "aten::resize_").untyped_storage()
-    if storage.nbytes():
-        device.memory.copy_on_device(
-            device.vendor_index, storage.data_ptr(), device.vendor_index, larger.data_ptr(), storage.nbytes()
+    rooms = [_room_for(*geometry) for geometry in wanted]
+    for (tensor, size, strides), room in zip(wanted, rooms, strict=True):
+        storage = tensor.untyped_storage() if room is None else _moved_to(room, tensor)
+        torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
+            HOST_KEYS, tensor, storage, int(tensor.storage_offset()), size, strides
         )
-    if exchange_memory(storage, larger):
-        return storage
+
+
+def _room_for(
+    tensor: torch.Tensor, size: Sequence[int], strides: Sequence[int]
+) -> torch.UntypedStorage | None:
+    """A storage for a tensor of this geometry, if its own is too small."""
+    storage, span = tensor.untyped_storage(), span_of(size, strides)
+    needed = (int(tensor.storage_offset()) + span) * tensor.dtype.itemsize
+    if not span or needed <= storage.nbytes():
+        return None
     sharers = storage_use_count(storage) - 2  # the tensor's own and ours
-    if sharers > 0:
+    if sharers > 0 and not can_exchange_memory():
         raise DeviceError(
-            f"a {tuple(tensor.shape)} tensor on {tensor.device} needs {nbytes} bytes to be resized, {storage.nbytes()} are there, "
+            f"a {tuple(tensor.shape)} tensor on {tensor.device} needs {needed} bytes to be resized, {storage.nbytes()} are there, "
             f"and {sharers} other tensor(s) share its storage: they would be left behind. Resize a clone(), or make the "
             f"tensor large enough first"
         )
-    return larger
+    device = device_at(tensor.device.index)
+    return empty_strided(device, (needed,), None, torch.uint8, "aten::resize_").untyped_storage()
+
+
+def _moved_to(room: torch.UntypedStorage, tensor: torch.Tensor) -> torch.UntypedStorage:
+    """The storage of a tensor, given the memory of ``room`` if it can be; else ``room``. What it holds moves along."""
+    storage, device = tensor.untyped_storage(), device_at(tensor.device.index)
+    if storage.nbytes() >= room.nbytes():  # another tensor over it has made it grow
+        return storage
+    if storage.nbytes():
+        device.memory.copy_on_device(
+            device.vendor_index, storage.data_ptr(), device.vendor_index, room.data_ptr(), storage.nbytes()
+        )
+    if not can_exchange_memory():
+        return room
+    exchange_memory(storage, room)
+    return storage
 
 
 def read_scalar(tensor: torch.Tensor) -> Any:
