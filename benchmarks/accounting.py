@@ -16,9 +16,9 @@ from unittest.mock import patch
 
 import torch
 from routing import mlp_step
-from timing import compare
 
 import flroute
+from flroute.benchmark.timing import compare
 from flroute.routing import device_ops, hot_path, plans, router
 
 ROUNDS = 25

@@ -18,9 +18,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 import torch
-from timing import Work, calls_that_take, seconds_per_call
 
 from flroute import reference_vendor
+from flroute.benchmark.timing import Work, calls_that_take, seconds_per_call
 from flroute.reference_vendor import compiled
 from flroute.vendor import Kernel
 
@@ -66,6 +66,21 @@ ARGUMENTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
         _images(x), _images(x), _per_channel(x), None, None, _per_channel(x), _per_channel(x), True, 1e-5, [True, True, True],
     ),
     "layer_norm": lambda x: (_rows(x), [_rows(x).shape[1]], _rows(x)[0], _rows(x)[0], 1e-5),
+    "rms_norm": lambda x: (_rows(x), [_rows(x).shape[1]], _rows(x)[0], 1e-5),
+    "rms_norm_backward": lambda x: (_rows(x), _rows(x), [_rows(x).shape[1]], _rows(x)[:, :1].copy(), _rows(x)[0], [True, True]),
+    "pow_scalar": lambda x: (x, 3.5),
+    "pow_tensor": _two,
+    "cumsum": lambda x: (x, 0),
+    "embedding": lambda x: (_rows(x), np.arange(len(_rows(x)))),
+    "embedding_backward": lambda x: (_rows(x), np.arange(len(_rows(x))), len(_rows(x)), -1, False),
+    "nll_loss": lambda x: (_rows(x), np.arange(len(_rows(x))) % _rows(x).shape[1], None, 1, -100),
+    "nll_loss_backward": lambda x: (
+        x[:1].reshape(()), _rows(x), np.arange(len(_rows(x))) % _rows(x).shape[1], None, 1, -100, x[:1].reshape(()),
+    ),
+    "lerp_": lambda x: ([x], [x], 0.1),
+    "addcmul_": lambda x: ([x], [x], [x], 0.1),
+    "addcdiv_": lambda x: ([x], [x], [x], 0.1),
+    "addcdiv_list_": lambda x: ([x], [x], [x], [0.1]),
     "layer_norm_backward": lambda x: (
         _rows(x), _rows(x), [_rows(x).shape[1]], _rows(x)[:, :1].copy(), _rows(x)[:, :1].copy(), _rows(x)[0], _rows(x)[0],
         [True, True, True],
@@ -82,7 +97,8 @@ def numpys(kernel: Kernel) -> Kernel:
         if other.op == kernel.op and other.implementation != kernel.implementation
     ]
     half = torch.float32 not in kernel.dtypes
-    return next(other for other in found if (torch.float16 if half else torch.float32) in other.dtypes)
+    wanted = torch.float16 if half else torch.float32
+    return next(other for other in found if not other.dtypes or wanted in other.dtypes)
 
 
 def ratios(kernel: Kernel) -> dict[int, float]:

@@ -72,7 +72,7 @@ def with_short_call_sites(report: Report) -> Report:
 def as_text(table: object) -> str:
     """What a terminal of 140 columns shows."""
     text = io.StringIO()
-    Console(file=text, width=140, color_system=None).print(table)
+    Console(file=text, width=140, color_system=None, force_jupyter=False).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
 
 

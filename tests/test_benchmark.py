@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -346,3 +347,15 @@ def test_what_cannot_be_measured_is_an_error_in_words(asked: list[str], told: st
     assert done.exit_code == 2
     assert told in done.output
     assert "Traceback" not in done.output
+
+
+# The scripts that are run from a checkout ---------------------------------------------------------------------
+
+
+SCRIPTS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.mark.parametrize("script", sorted(path.stem for path in SCRIPTS.glob("*.py")))
+def test_a_script_finds_what_it_imports(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    assert runpy.run_path(str(SCRIPTS / f"{script}.py"), run_name="imported")["__doc__"]

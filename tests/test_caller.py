@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import resource
 import tracemalloc
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import flroute
-from flroute.routing import tallies
+from flroute.report import Report
+from flroute.routing import expected, hot_path, tallies
 from flroute.routing.accounting import Counts, DecisionLog
 from flroute.routing.tallies import Choice
 from flroute.vendor import Kernel
@@ -209,6 +213,74 @@ def test_a_hundred_thousand_signatures_keep_memory_flat() -> None:
         tracemalloc.stop()
     assert after - before < 200_000, "bytes"
     assert sum(d.calls for d in log.decisions()) == 102_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("modules", "shapes"), [(False, 10_000_000), (True, 1_000_000)])
+def test_millions_of_shapes_do_not_grow_the_log(modules: bool, shapes: int) -> None:
+    """What a session asks of its log for each call, without the calls: these would take hours."""
+    log = DecisionLog(warn_on_fallback=False, by_module=modules)
+    count(log, "aten::exp", ((n,) for n in range(100_000)))
+    gc.collect()
+    before = resident_bytes()
+    count(log, "aten::exp", ((n,) for n in range(100_000, shapes)))
+    gc.collect()
+    assert resident_bytes() - before < 2**23, "a few bytes a shape at most: no tally of its own"
+    decisions = log.decisions()
+    assert len(decisions) == tallies.MAX_SIGNATURES + 1
+    assert sum(d.calls for d in decisions) == shapes
+    report = Report(decisions, device="fl:0")
+    assert report.capped == ["aten::exp"]
+    assert f"signatures beyond the first {tallies.MAX_SIGNATURES} of an op are added up: aten::exp" in str(
+        report
+    )
+
+
+def resident_bytes() -> int:
+    """What the process has in memory now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+CALLS_BY_ROUTE = {
+    "native": ("aten::relu", torch.relu),
+    "fallback": ("aten::erfinv", torch.erfinv),
+    "view": ("aten::t", torch.t),
+    "copy": ("aten::_copy_from", lambda x: x.to("cpu")),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("route", CALLS_BY_ROUTE)
+def test_calls_with_thousands_of_shapes_keep_memory_flat(route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caches along the way hold some thousand signatures each: with smaller ones that shows sooner."""
+    monkeypatch.setattr(hot_path, "MAX_ENTRIES", 256)
+    monkeypatch.setattr(expected, "MAX_SIGNATURES", 256)
+    op, function = CALLS_BY_ROUTE[route]
+
+    def call(first: int, last: int) -> None:
+        for n in range(first, last):
+            function(torch.empty((0, n), device="fl"))
+
+    with flroute.enable("reference", fallback="allow", default_device=False) as session:
+        call(1, 2000)
+        gc.collect()
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            call(2000, 10_000)
+            gc.collect()
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert after - before < 800_000, (
+        "a hundred bytes a shape: caches come and go, and nothing is kept of each"
+    )
+    found = decisions_of(session, op)
+    assert {str(d.route) for d in found} == {route}
+    assert sum(d.calls for d in found) == 9999
+    assert len(found) == tallies.MAX_SIGNATURES + 1
+    assert op in session.report().capped
 
 
 def test_a_hundred_thousand_calls_of_one_op_keep_memory_flat() -> None:

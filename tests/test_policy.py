@@ -128,8 +128,23 @@ def test_rules_about_modules_and_phases(made: Made) -> None:
     assert found == {
         ("0.attention", "forward"): ("second", 2),
         ("0.mlp", "forward"): ("first", 2),
-        (None, "backward"): ("fallback", 4),
+        ("0.attention", "backward"): ("fallback", 2),
+        ("0.mlp", "backward"): ("fallback", 2),
     }
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_rule_about_a_module_holds_in_its_backward(made: Made, changed: bool) -> None:
+    """Whether or not the session counts modules."""
+    model = torch.nn.Sequential(Block(), Block())
+    rules = [{"op": "aten::neg", "order": ["slow"], "module": "1"}]
+    with (
+        flroute.enable(made.name, default_device=False, rules=() if changed else rules) as session,
+        session.change(rules=rules if changed else ()),
+    ):
+        model(made.put(torch.ones(2)).requires_grad_()).sum().backward()
+    found = {taken_by(d): d.calls for d in decisions_of(session, "aten::neg")}
+    assert found == {"first": 2, "second": 2}, "forward and backward"
 
 
 def taken_by(decision: flroute.Decision) -> str:

@@ -461,6 +461,46 @@ def test_a_broken_extra_kernel_is_the_bringers_problem(vendors: Vendors) -> None
     assert names(made.name, "aten::relu") == ["relu"], "nothing of a refused plugin stays registered"
 
 
+def test_an_extra_kernel_named_like_the_vendors_own_is_its_bringers_problem(vendors: Vendors) -> None:
+    made = vendors(Kernel("aten::relu", relu))
+    with pytest.raises(flroute.VendorError) as caught:
+        vendors.register(Extra(made.name, Kernel("aten::relu", named("relu", lambda x: x))), "bringer")
+    assert (caught.value.plugin, caught.value.hook) == ("bringer", "flroute_kernels")
+    assert caught.value.rule.startswith(
+        f"the kernel 'python:relu' that plugin 'bringer' brings to vendor {made.name!r} for aten::relu has the name of one "
+        f"of the vendor's own, at {registry.definition_of(relu)}"
+    )
+    assert "Rename its function, or give it another implementation than 'python'." in caught.value.rule
+    assert names(made.name, "aten::relu") == ["relu"]
+    with flroute.enable(made.name, fallback="error", default_device=False):
+        assert torch.relu(made.put(-torch.ones(2))).cpu().tolist() == [0, 0], "the vendor's own"
+    other = Kernel("aten::relu", named("relu", lambda x: x), implementation="mine")
+    vendors.register(Extra(made.name, other))
+    assert names(made.name, "aten::relu") == ["relu", "relu"], "another implementation is another name"
+
+
+def test_an_extra_kernel_named_like_another_plugins_says_whose(vendors: Vendors) -> None:
+    made = vendors()
+    vendors.register(Extra(made.name, Kernel("aten::relu", relu)), unique("first"))
+    with pytest.raises(
+        flroute.VendorError, match=r"brings to vendor .* has the name of one of those of plugin 'first_\d+'"
+    ):
+        vendors.register(Extra(made.name, Kernel("aten::relu", named("relu", lambda x: x))), "second")
+
+
+def test_a_vendor_that_comes_after_a_plugin_with_its_kernels_name_is_not_refused_for_it(
+    vendors: Vendors,
+) -> None:
+    name = unique("late")
+    known = len(registry.load().problems)
+    vendors.register(Extra(name, Kernel("aten::relu", named("relu", lambda x: x))), "early")
+    made = vendors(Kernel("aten::relu", relu), name=name)
+    assert [kernel.function for kernel in registry.load().candidates(made.name, "aten::relu")] == [relu]
+    (problem,) = registry.load().problems[known:]
+    assert (problem.plugin, problem.hook) == ("early", "flroute_kernels")
+    del registry.load().problems[known:]
+
+
 def test_extra_kernels_that_raise_or_are_nonsense(load: Callable[..., Registry]) -> None:
     class Raises:
         @hookimpl

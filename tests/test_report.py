@@ -151,7 +151,7 @@ def test_html_is_escaped(detail: str) -> None:
     odd = Decision("aten::erf", Route.FALLBACK, None, "fl:0", Reason.PREDICATE, detail=detail, calls=1)
     cells = _Cells(Report([odd], device="fl:0")._repr_html_())
     assert f"  aten::erf, 1 call, first from unknown: predicate: {detail}" in cells.texts
-    assert set(cells.tags) == {"div", "table", "thead", "tbody", "tr", "th", "td", "p", "br"}
+    assert set(cells.tags) == {"div", "style", "table", "thead", "tbody", "tr", "th", "td", "p", "br"}
 
 
 def test_the_file_holds_everything(report: Report, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import (
 )
 
 import flroute
+from flroute import routing_mode
 from flroute import session as sessions
 from support import decision_of, decisions_of
 
@@ -31,7 +32,7 @@ FIRST, SECOND = torch.device("fl:0"), torch.device("fl:1")
 def state() -> tuple[Any, ...]:
     """Everything a session changes."""
     return (
-        list(sessions._open), list(sessions._thread.modes), _get_current_dispatch_mode_stack(),
+        list(sessions._open), list(routing_mode._thread.modes), _get_current_dispatch_mode_stack(),
         torch.get_default_device(), flroute.current_device(), torch.fl.current_device(), torch.ones(1).device,
     )  # fmt: skip
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import flroute
+from flroute import routing_mode
 from flroute import session as sessions
 from flroute.vendor import Kernel, hookimpl
 from support import Vendors, decision_of, decisions_of, named, throw_away_vendors
@@ -111,7 +112,7 @@ def test_attach_gives_the_mode(vendors: Vendors) -> None:
 
         def work() -> Any:
             with session.attach():
-                assert sessions._thread.modes[-1].router is session.router
+                assert routing_mode._thread.modes[-1].router is session.router
                 with pytest.raises(flroute.FallbackError):
                     torch.erfinv(torch.zeros(1))
                 return torch.relu(torch.ones(1)).device
@@ -126,7 +127,7 @@ def test_attach_ends_on_an_error() -> None:
         def work() -> Any:
             with pytest.raises(ValueError, match="mine"), session.attach():
                 raise ValueError("mine")
-            return torch.ones(1).device, flroute.current_device(), list(sessions._thread.modes)
+            return torch.ones(1).device, flroute.current_device(), list(routing_mode._thread.modes)
 
         assert in_thread(work) == (torch.device("cpu"), torch.device("fl:0"), [])
 

@@ -9,6 +9,8 @@ device(type='fl', index=0)
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from flroute.activation import activate_if_alone
 from flroute.api import current_device, device, devices, vendors
 from flroute.errors import (
@@ -54,5 +56,23 @@ __all__ = [
     "enable",
     "vendors",
 ]
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """``%load_ext flroute``: the cell magic ``%%flroute``, and tensors on the device as HTML."""
+    from flroute.plugins import notebook
+
+    notebook.load(shell)
+
+
+def unload_ipython_extension(shell: InteractiveShell) -> None:
+    """``%unload_ext flroute``: undo all of that."""
+    from flroute.plugins import notebook
+
+    notebook.unload(shell)
+
 
 activate_if_alone()

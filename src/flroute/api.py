@@ -6,8 +6,8 @@ import torch
 
 from flroute import activation, registry
 from flroute.device import table
+from flroute.device_names import resolve_device
 from flroute.registry import Vendor
-from flroute.session import resolve_device
 
 
 def devices() -> tuple[table.Device, ...]:

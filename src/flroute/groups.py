@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flroute.tables import Grid, in_text, shown_seconds
+from flroute.tables import Grid, html_part, in_text, shown_seconds
 from flroute.vocabulary import Decision, Route
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Groups:
 
     def _repr_html_(self) -> str:
         """The table for a notebook."""
-        return f'<div class="flroute-report">{self._grid().to_html()}</div>'
+        return html_part(self._grid().to_html())
 
     def _grid(self) -> Grid:
         columns = (self.by, "calls", "native", "fallback", "time", "to host", "to device")

@@ -17,10 +17,10 @@ import torch
 
 from flroute import activation
 from flroute.device.table import Device
+from flroute.device_names import resolve_device
 from flroute.routing.composites import split_of
 from flroute.routing.forecast import Forecast, forecast
 from flroute.routing.schema import OpFacts, facts_of, tensors_in
-from flroute.session import resolve_device
 from flroute.settings import Settings, load_settings
 from flroute.torch_compat import (
     TorchDispatchMode,

@@ -25,6 +25,8 @@ from flroute.settings import load_settings
 from flroute.torch_compat import find_op, overloads_of, schema_of
 
 _VENDOR_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_Names = dict[tuple[str, str], tuple[str, Kernel]]
+"""By op and kernel name: the plugin that brought the kernel, and the kernel."""
 
 
 @dataclass(frozen=True)
@@ -132,37 +134,57 @@ class Registry:
         return True
 
     def rebuild_kernels(self) -> None:
-        """Collect every vendor's kernels anew: those that plugins bring for it first, then its own."""
+        """Collect every vendor's kernels anew. Those that plugins bring come before its own, which keep their names."""
         for vendor in self.vendors.values():
-            table: dict[str, tuple[Kernel, ...]] = {}
+            names: _Names = {}
+            own = self._plugin_of.get(vendor.name, vendor.name)
+            last = self._collect(names, vendor, vendor.kernels, own, "flroute_vendors")
+            first: list[tuple[str, Kernel]] = []
             for plugin in self.manager.get_plugins():
                 name = self.manager.get_name(plugin) or "?"
                 extra = self._ask(plugin, name, "flroute_kernels", vendor=vendor.name)
-                self._collect(table, vendor.name, extra, name, "flroute_kernels")
-            own = self._plugin_of.get(vendor.name, vendor.name)
-            self._collect(table, vendor.name, vendor.kernels, own, "flroute_vendors")
+                first += self._collect(names, vendor, extra, name, "flroute_kernels")
+            table: dict[str, tuple[Kernel, ...]] = {}
+            for op, kernel in (*first, *last):
+                table[op] = (*table.get(op, ()), kernel)
             self.kernels[vendor.name] = table
 
     def _collect(
-        self,
-        table: dict[str, tuple[Kernel, ...]],
-        vendor: str,
-        kernels: Iterable[Any],
-        plugin: str,
-        hook: str,
-    ) -> None:
+        self, names: _Names, vendor: Vendor, kernels: Iterable[Any], plugin: str, hook: str
+    ) -> list[tuple[str, Kernel]]:
+        """The kernels that break no rule, each with its op; their names are added to those taken."""
+        found: list[tuple[str, Kernel]] = []
         for kernel in kernels:
             op = find_op(kernel.op) if isinstance(kernel, Kernel) else None
-            present = table.get(op.name(), ()) if op is not None else ()
-            rule = broken_kernel_rule(kernel, present)
+            rule = broken_kernel_rule(kernel)
+            if rule is None and (taken := names.get((op.name(), kernel.name))) is not None:  # type: ignore[union-attr]
+                rule = self._clash(kernel, plugin, vendor, *taken)
             if rule is None:
-                table[op.name()] = (*present, kernel)  # type: ignore[union-attr]
+                names[op.name(), kernel.name] = plugin, kernel  # type: ignore[union-attr]
+                found.append((op.name(), kernel))  # type: ignore[union-attr]
                 continue
             if isinstance(kernel, Kernel) and op is None:
-                self.unknown_ops.append(f"{vendor}: {kernel.op}")
+                self.unknown_ops.append(f"{vendor.name}: {kernel.op}")
                 if not overloads_of(kernel.op):
                     continue  # an op of another release: a matter of coverage; a wrong overload is a mistake
             self._problem(plugin, hook, kernel.function if isinstance(kernel, Kernel) else kernel, rule)
+        return found
+
+    def _clash(self, kernel: Kernel, plugin: str, vendor: Vendor, owner: str, other: Kernel) -> str:
+        """What to do about a kernel whose name another one of the op has."""
+        remedy = f"Rename its function, or give it another implementation than {kernel.implementation!r}."
+        where = definition_of(other.function)
+        if owner == plugin:
+            return (
+                f"two kernels named {kernel.name!r} for {kernel.op}: names must tell them apart, and the other one is "
+                f"at {where}. {remedy}"
+            )
+        own = owner == self._plugin_of.get(vendor.name, vendor.name)
+        whose = "the vendor's own" if own else f"those of plugin {owner!r}"
+        return (
+            f"the kernel {kernel.name!r} that plugin {plugin!r} brings to vendor {vendor.name!r} for {kernel.op} has the "
+            f"name of one of {whose}, at {where}: names must tell them apart. {remedy}"
+        )
 
     def _problem(self, plugin: str, hook: str, definition: object, rule: str) -> None:
         problem = VendorError(plugin, hook, definition_of(definition), rule)
@@ -204,8 +226,8 @@ def _broken_rule(vendor: Any, known: dict[str, Vendor]) -> str | None:
     return None
 
 
-def broken_kernel_rule(kernel: Any, same_op: Sequence[Kernel] = ()) -> str | None:
-    """The rule a kernel breaks, in words, or ``None``."""
+def broken_kernel_rule(kernel: Any) -> str | None:
+    """The rule a kernel breaks by itself, in words, or ``None``."""
     if not isinstance(kernel, Kernel):
         return f"kernels must be Kernel objects, got {kernel!r}"
     if not callable(kernel.function):
@@ -215,8 +237,6 @@ def broken_kernel_rule(kernel: Any, same_op: Sequence[Kernel] = ()) -> str | Non
         overloads = ", ".join(overloads_of(kernel.op))
         hint = f"; its overloads are {overloads}" if overloads else ""
         return f"{_UNKNOWN_OP} {kernel.op!r}, which kernel {kernel.name} computes{hint}"
-    if any(other.name == kernel.name for other in same_op):
-        return f"two kernels named {kernel.name!r} for {kernel.op}: names must tell them apart"
     return _signature_rule(kernel, op)
 
 
@@ -304,7 +324,9 @@ def register(plugin: object, name: str) -> tuple[table.Device, ...]:
     registry = load()
     known, count = len(registry.problems), table.device_count()
     added = registry.add(plugin, name)
-    problems = [p for p in registry.problems[known:] if not p.rule.startswith(_UNKNOWN_OP)]
+    problems = [
+        p for p in registry.problems[known:] if p.plugin == name and not p.rule.startswith(_UNKNOWN_OP)
+    ]
     if not problems and count + sum(len(vendor.devices) for vendor in added) > _MAX_DEVICES:
         rule = f"PyTorch numbers at most {_MAX_DEVICES} devices, and {count} are taken"
         problems = [VendorError(name, "flroute_vendors", definition_of(plugin), rule)]

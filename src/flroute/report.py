@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import html
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flroute.errors import FlrouteError
 from flroute.groups import GROUPINGS, Groups, group, seconds_of
 from flroute.routing.tallies import MAX_SIGNATURES
-from flroute.tables import Grid, in_text, page, shown_seconds
+from flroute.tables import Grid, html_lines, html_part, in_text, page, shown_seconds
 from flroute.vocabulary import Decision, Route
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 
-_ORDERS: dict[str, Callable[[Decision], Any]] = {
+ORDERS: dict[str, Callable[[Decision], Any]] = {
     "calls": lambda d: -d.calls,
     "seconds": lambda d: -(d.seconds or 0.0),
     "bytes": lambda d: -(d.bytes_to_host + d.bytes_to_device),
@@ -130,11 +129,11 @@ class Report:
         Raises:
             ValueError: another key.
         """
-        if key not in _ORDERS:
-            raise ValueError(f"a report is sorted by {', '.join(_ORDERS)}, not by {key!r}")
+        if key not in ORDERS:
+            raise ValueError(f"a report is sorted by {', '.join(ORDERS)}, not by {key!r}")
         report = copy.copy(self)
-        report.decisions = tuple(sorted(self.decisions, key=_ORDERS[key]))
-        report._order = _ORDERS[key]
+        report.decisions = tuple(sorted(self.decisions, key=ORDERS[key]))
+        report._order = ORDERS[key]
         return report
 
     def grouped_by(self, key: str) -> Groups:
@@ -247,8 +246,11 @@ class Report:
 
     def _repr_html_(self) -> str:
         """The table for a notebook."""
-        summary = "<br>".join(html.escape(line) for line in self.summary())
-        return f'<div class="flroute-report">{self._grid().to_html()}<p>{summary}</p></div>'
+        return html_part(self.html())
+
+    def html(self) -> str:
+        """The table and the summary, as a part of what a notebook shows."""
+        return self._grid().to_html() + html_lines(self.summary())
 
     def _grid(self, *, narrow: bool = False) -> Grid:
         rows, cells = self.rows(), _narrow_cells if narrow else _cells

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ContextDecorator, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, replace
-from functools import cache
 from types import TracebackType
 from typing import Any
 
@@ -14,25 +13,20 @@ import torch
 
 from flroute import activation, lockfile, registry
 from flroute.device import guard, table
-from flroute.device.tensors import is_on_device
-from flroute.errors import DeviceError, FlrouteError
+from flroute.device_names import resolve_device
+from flroute.errors import FlrouteError
 from flroute.policy_check import refuse_unknown_ops
 from flroute.report import Report
+from flroute.routing import node_modules
 from flroute.routing.accounting import DecisionLog
 from flroute.routing.capture import Capture
 from flroute.routing.router import Router
 from flroute.routing.trace import Trace
+from flroute.routing_mode import RoutingMode, innermost_router, lift_modes_in_backward
 from flroute.settings import Origin, Settings, changed, explain_settings, load_settings
+from flroute.tables import html_lines, html_part
 from flroute.torch_compat import (
     DefaultDevice,
-    TorchDispatchMode,
-    dispatch_stack_length,
-    increment_versions,
-    is_overload,
-    on_top_of_dispatch_stack,
-    outside_dispatch_modes,
-    skip_in_dynamo,
-    wrap_backward,
 )
 from flroute.vocabulary import Decision, FallbackPolicy, Route
 
@@ -46,7 +40,6 @@ _default: Router | None = None
 
 class _Thread(threading.local):
     def __init__(self) -> None:
-        self.modes: list[RoutingMode] = []
         self.sessions: list[Session] = []
 
 
@@ -55,9 +48,9 @@ _thread = _Thread()
 
 def router_in_force() -> Router:
     """The router for calls in this thread: its own session's, else that of the innermost open one, else the process's."""
-    modes = _thread.modes
-    if modes:
-        return modes[-1].router
+    here = innermost_router()
+    if here is not None:
+        return here
     try:
         return _open[-1].router
     except IndexError:
@@ -100,79 +93,6 @@ def _make_router(settings: Settings) -> Router:
     return Router(settings, log)
 
 
-class RoutingMode(TorchDispatchMode):
-    """Sees every aten call of one thread first, and hands it to the session's router."""
-
-    supports_higher_order_operators = True
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Else ``torch.compile`` inside a session would silently run eager."""
-        return True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Do not wrap ``__torch_dispatch__``: the wrapper imports Dynamo and costs a third of a call; see below the class."""
-        return False
-
-    def __init__(self, router: Router) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.router = router
-        self._handlers: dict[Any, Any] = router.mode_table
-        self._depth = 0  # modes beneath us on the stack
-        self._beneath = -1  # the same while we route
-
-    def __enter__(self) -> RoutingMode:  # noqa: PYI034 -- typing.Self needs Python 3.11
-        self._depth = dispatch_stack_length()
-        super().__enter__()  # type: ignore[no-untyped-call]
-        _thread.modes.append(self)
-        _let_innermost_route(_thread.modes)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        modes = _thread.modes
-        at = modes.index(self)
-        del modes[at]
-        self._beneath = -1  # whoever holds the stack while we leave it may put us back
-        for inner in modes[at:]:  # opened after us, and still open
-            inner._depth -= 1
-        _let_innermost_route(modes)
-        with on_top_of_dispatch_stack(self):
-            super().__exit__(*exc)  # type: ignore[no-untyped-call]
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # Other subclasses (fake, functional, ...) are not ours; nor is a call under an infrastructure mode, which sits
-        # beneath us on the stack and must see factories before they allocate.
-        if types or dispatch_stack_length() != self._beneath:
-            return func(*args, **(kwargs or {}))
-        handler = self._handlers.get(func)
-        if handler is None:
-            handler = self._handlers[func] = self._handler(func)
-        return handler(args, kwargs)
-
-    def _handler(self, func: Any) -> Any:
-        if not is_overload(func) or func.namespace != "aten":
-            return lambda args, kwargs: func(*args, **kwargs)
-        handler = self.router.handler(func)
-        if self.router.bumps_no_version(func):
-            return lambda args, kwargs: increment_versions(args[0], handler(args, kwargs))
-        return handler
-
-
-skip_in_dynamo(RoutingMode.__torch_dispatch__)
-
-
-def _let_innermost_route(modes: list[RoutingMode]) -> None:
-    """Of one thread's sessions the innermost routes, the others pass each call on.
-
-    So does it where modes of the user's are beneath it: they want to see calls on the device, too, and the kernels
-    registered with PyTorch route these.
-    """
-    for at, mode in enumerate(modes):
-        routes = at == len(modes) - 1 and mode._depth == at
-        mode._beneath = mode._depth if routes else -1
-
-
 class Session(ContextDecorator, AbstractContextManager["Session"]):
     """What ``enable`` returns: a context manager and decorator, and the record of what happened inside."""
 
@@ -196,6 +116,7 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
             stack.enter_context(self._listed())
             for scope in registry.load().manager.hook.flroute_session(device=self.device.vendor_device):
                 stack.enter_context(scope)
+            stack.enter_context(_modules_told(self.settings))
             stack.enter_context(self._in_this_thread())
             self._stack = stack.pop_all()
         self._opened_in = threading.current_thread()
@@ -213,6 +134,31 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
             )
         stack, self._stack = self._stack, None
         stack.__exit__(kind, error, trace)
+
+    def start(self) -> Session:
+        """Open the session without a ``with`` block, for the cells of a whole notebook; ``close`` ends it.
+
+        Raises:
+            FlrouteError: it is open already.
+
+        Example:
+            >>> import flroute, torch
+            >>> session = flroute.enable(device="reference").start()
+            >>> torch.ones(2).device
+            device(type='fl', index=0)
+            >>> session.close()
+            >>> torch.ones(2).device
+            device(type='cpu')
+        """
+        return self.__enter__()
+
+    def close(self) -> None:
+        """Close the session in the thread that opened it; does nothing if it is closed.
+
+        Raises:
+            FlrouteError: another thread opened it.
+        """
+        self.__exit__(None, None, None)
 
     @contextmanager
     def _listed(self) -> Iterator[None]:
@@ -301,7 +247,8 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
         )
         self._put_in_force(new)
         try:
-            yield
+            with _modules_told(new):
+                yield
         finally:  # a capture that came or went meanwhile decides about watching
             self._put_in_force(replace(before, watch_kernels=router.settings.watch_kernels))
 
@@ -329,6 +276,23 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
             trace_path=self.settings.trace,
             lost_records=self.router.log.lost_records,
         )
+
+    def __repr__(self) -> str:
+        return f"<{self._in_words()}>"
+
+    def _repr_html_(self) -> str:
+        """For a notebook: whether it is open, and its report so far."""
+        return html_part(html_lines([self._in_words()]), self.report().html())
+
+    def _in_words(self) -> str:
+        state = "closed" if self._stack is None else "open"
+        return f"flroute session on {self.device.name} ({self.device.vendor_device}), {state}, fallback={self.settings.fallback}"
+
+
+def _modules_told(settings: Settings) -> AbstractContextManager[None]:
+    """Where somebody asks for modules, a backward pass can tell them, too."""
+    asked = settings.modules or any(rule.module is not None for rule in settings.rules)
+    return node_modules.marked() if asked else nullcontext()
 
 
 def enable(device: str | torch.device | None = None, **settings: Any) -> Session:
@@ -364,7 +328,7 @@ def enable(device: str | torch.device | None = None, **settings: Any) -> Session
         settings["device"] = str(device)
     activation.activate()
     if not guard.installed():
-        _lift_modes_in_backward()
+        lift_modes_in_backward()
     origins = explain_settings(**settings)
     refuse_unknown_ops(origins)
     return Session(Settings(**{name: origin.value for name, origin in origins.items()}))
@@ -391,28 +355,6 @@ def capture(*, watch_kernels: bool) -> Iterator[Capture]:
                     router.log.forget_pages()
 
 
-def resolve_device(name: str | None) -> table.Device:
-    """The device that ``"vendor"``, ``"vendor:1"``, ``"fl"`` or ``"fl:1"`` means.
-
-    Raises:
-        UnknownVendorError: no such vendor.
-        DeviceError: no such device.
-    """
-    if name is None:
-        name = load_settings().default_vendor
-    kind, colon, number = name.partition(":")
-    if colon and not number.isdigit():
-        raise DeviceError(f"device {name!r}: after the colon comes a number, as in '{kind}:0'")
-    if kind == table.DEVICE_TYPE:
-        return table.device_at(int(number) if number else table.current_index())
-    registry.load().vendor(kind)
-    of_vendor = [device for device in table.devices() if device.vendor == kind]
-    if int(number or 0) >= len(of_vendor):
-        there = ", ".join(device.vendor_device for device in of_vendor)
-        raise DeviceError(f"vendor {kind!r} has no device {number}; it has: {there}")
-    return of_vendor[int(number or 0)]
-
-
 @contextmanager
 def _current(index: int) -> Iterator[None]:
     claim = table.push_current(index)
@@ -420,19 +362,3 @@ def _current(index: int) -> Iterator[None]:
         yield
     finally:
         table.pop_current(claim)
-
-
-@cache
-def _lift_modes_in_backward() -> None:
-    """Where PyTorch's device guard could not be patched: no dispatch mode is active while autograd runs over the device.
-
-    An error that leaves a mode inside the autograd engine would end the process (device/guard.py); one that leaves a
-    kernel registered with PyTorch does not, and there the same router decides. A pass that starts on the host, with no
-    session in this thread, is the host's own: the user's modes see it.
-    """
-
-    def around(roots: Any) -> AbstractContextManager[Any]:
-        of_host = all(isinstance(root, torch.Tensor) and not is_on_device(root) for root in roots)
-        return nullcontext() if of_host and not _thread.modes else outside_dispatch_modes()
-
-    wrap_backward(around)

@@ -1,20 +1,36 @@
-"""Tables of text, for a terminal, a notebook and a page."""
+"""Tables of text, for a terminal, a notebook and a page: the one place that writes HTML.
+
+A part of a page takes its colours from whatever it is shown in: a notebook light or dark, or a page of its own in those of the
+reader's system. Hues are only in the bar before a row, which shows on either, and add nothing to what the cells say.
+"""
 
 from __future__ import annotations
 
 import html
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-from flroute.vocabulary import Route
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 _STYLES = {"native": "green", "fallback": "bold yellow", "decomposed": "cyan"}
+HUES = {"native": "#2e8b57", "fallback": "#b8720a", "decomposed": "#3b7fc4"}
+"""Of the bar before a row: each stands out on white and on black."""
+
+_STYLE = (
+    ".flroute table{border-collapse:collapse;color:inherit}"
+    ".flroute.flroute th,.flroute.flroute td{text-align:left;vertical-align:top;padding:.2em 1em .2em .4em;"
+    "border-bottom:1px solid GrayText;background:none;color:inherit;white-space:pre-wrap;max-width:none}"
+    ".flroute.flroute .flroute-number{text-align:right}"
+    ".flroute.flroute p,.flroute.flroute pre{white-space:pre-wrap;color:inherit;background:none}"
+    ".flroute.flroute pre{font-family:monospace}"
+    + "".join(f".flroute-{word}>:first-child{{border-left:4px solid {hue}}}" for word, hue in HUES.items())
+    + ".flroute-fallback{font-weight:bold}"
+)
+"""Each class is said twice to come before Jupyter's own style for tables."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +46,7 @@ class Grid:
 
     columns: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
-    words: Sequence[Route | str] = ()
+    words: Sequence[str] = ()
     numbers: frozenset[str] = field(default_factory=frozenset)
 
     def to_rich(self) -> Table:
@@ -46,11 +62,12 @@ class Grid:
         return table
 
     def to_html(self) -> str:
-        """For a page; every cell is escaped."""
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
+        """For a notebook or a page; every cell is escaped."""
+        kinds = [' class="flroute-number"' if name in self.numbers else "" for name in self.columns]
+        head = _html_cells("th", self.columns, kinds)
         body = "".join(
-            f'<tr class="flroute-{html.escape(word)}">'
-            + "".join(f"<td>{html.escape(cell)}</td>" for cell in row)
+            (f'<tr class="flroute-{html.escape(word)}">' if word in HUES else "<tr>")
+            + _html_cells("td", row, kinds)
             + "</tr>"
             for row, word in self._styled()
         )
@@ -61,24 +78,53 @@ class Grid:
         return [(row, str(word)) for row, word in zip(self.rows, words, strict=True)]
 
 
-def page(title: str, body: str) -> str:
-    """A page of its own around a part of one, in the colours the reader's system has."""
+def _html_cells(tag: str, cells: Sequence[str], kinds: Sequence[str]) -> str:
+    return "".join(
+        f"<{tag}{kind}>{html.escape(cell)}</{tag}>" for cell, kind in zip(cells, kinds, strict=True)
+    )
+
+
+def html_facts(facts: Mapping[str, object]) -> str:
+    """Names with what they stand for, as HTML; those that stand for nothing (``None``, empty) are left out."""
+    rows = "".join(
+        f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(str(fact))}</td></tr>'
+        for name, fact in facts.items()
+        if fact not in (None, "", (), 0)
+    )
+    return f"<table><tbody>{rows}</tbody></table>"
+
+
+def html_lines(lines: Iterable[str]) -> str:
+    """Lines of text as HTML, their indentation kept."""
+    return f"<p>{'<br>'.join(map(html.escape, lines))}</p>"
+
+
+def html_text(text: str) -> str:
+    """Text whose columns stand below each other, as HTML."""
+    return f"<pre>{html.escape(text)}</pre>"
+
+
+def html_part(*parts: str) -> str:
+    """What a notebook shows: parts made by the functions above, with the style they need."""
+    return f'<div class="flroute"><style>{_STYLE}</style>{"".join(parts)}</div>'
+
+
+def page(title: str, part: str) -> str:
+    """A page of its own around what a notebook shows, in the colours the reader's system has."""
     return (
         "<!doctype html>\n"
         f'<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>\n'
-        "<style>:root{color-scheme:light dark}body{font:14px system-ui,sans-serif;margin:2em}"
-        "table{border-collapse:collapse}th,td{text-align:left;padding:.2em 1em .2em 0;border-bottom:1px solid GrayText}"
-        ".flroute-fallback{font-weight:bold}</style></head>\n"
-        f"<body>{body}</body></html>\n"
+        "<style>:root{color-scheme:light dark}body{font:14px system-ui,sans-serif;margin:2em}</style></head>\n"
+        f"<body>{part}</body></html>\n"
     )
 
 
 def in_text(table: object) -> str:
-    """What rich makes of a table, as plain text."""
+    """What rich makes of a table, as plain text; in a notebook, too, where rich would else display it."""
     from rich.console import Console
 
     text = io.StringIO()
-    Console(file=text, width=_width(), color_system=None).print(table)
+    Console(file=text, width=_width(), color_system=None, force_jupyter=False).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
 
 

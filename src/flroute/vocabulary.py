@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from flroute.tables import html_facts, html_part, shown_seconds
+
 
 class _Word(str, Enum):
     """A ``str`` enum that prints as its value on every supported Python."""
@@ -117,7 +119,8 @@ class Decision:
         bytes_to_device: bytes copied to the device for these calls.
         call_site: ``file:line`` of the first call outside PyTorch and flroute.
         module: path of the module that made the first call, ``encoder.layer.3.attention``; the class's name for the
-            outermost module, ``None`` outside of modules.
+            outermost module, ``None`` outside of modules. In a session with ``modules=True`` a backward pass runs in the
+            modules that made its graph; in one that does not ask for modules it is outside of them.
         phase: of the first call. In a session with ``modules=True`` it is, like the module, that of every call.
         rest: whether this adds up the calls of all signatures of the op beyond those kept apart; dtypes and shapes are
             empty then, and detail and rejections those of the first of them.
@@ -140,3 +143,23 @@ class Decision:
     module: str | None = None
     phase: Phase = Phase.FORWARD
     rest: bool = False
+
+    def _repr_html_(self) -> str:
+        """For a notebook: what is known of it, a line each."""
+        signature = [f"{dtype} {list(shape)}" for dtype, shape in zip(self.dtypes, self.shapes, strict=False)]
+        facts = {
+            "op": self.op,
+            "route": f"{self.route}, by {self.kernel}" if self.kernel else self.route,
+            "device": self.device,
+            "reason": f"{self.reason}: {self.detail}" if self.detail else self.reason,
+            "rejected": "\n".join(f"{r.kernel}: {r.reason}: {r.detail}".rstrip(": ") for r in self.rejected),
+            "tensors": "all signatures beyond those kept apart" if self.rest else ", ".join(signature),
+            "calls": f"{self.calls:,}",
+            "time": shown_seconds(self.seconds),
+            "bytes to the host": self.bytes_to_host and f"{self.bytes_to_host:,}",
+            "bytes to the device": self.bytes_to_device and f"{self.bytes_to_device:,}",
+            "first from": self.call_site,
+            "module": self.module,
+            "phase": self.phase,
+        }
+        return html_part(html_facts(facts))

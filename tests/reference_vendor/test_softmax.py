@@ -31,6 +31,15 @@ def test_extremes(name: str) -> None:
     )
 
 
+@given(data=st.data(), dtype=st.sampled_from(FLOATS))
+def test_a_row_that_is_minus_infinity_throughout(data: Any, dtype: torch.dtype) -> None:
+    x = data.draw(values(data.draw(SHAPES), dtype))
+    dim = data.draw(st.integers(-max(x.ndim, 1), max(x.ndim, 1) - 1))
+    if x.ndim and x.shape[dim]:
+        x.select(-1 if x.ndim == 1 else (dim + 1) % x.ndim, 0).fill_(-torch.inf) if x.numel() else None
+    agree("aten::_safe_softmax", x, dim)
+
+
 def test_a_gradient_of_another_dtype_is_left_to_the_host() -> None:
     with pytest.raises(Unsupported):
         run("aten::_softmax_backward_data", torch.ones(2), torch.ones(2), 0, torch.float16)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +16,7 @@ import pytest
 import triton
 import triton.language as tl
 
-from flroute.reference_vendor.triton_cpu import TritonCpuError, direct, launcher
+from flroute.reference_vendor.triton_cpu import TritonCpuError, direct, launcher, team
 from flroute.reference_vendor.triton_cpu.launcher import Kernel
 
 WIDTH = 64
@@ -47,6 +51,18 @@ def outer(x, y, out, BLOCK: tl.constexpr):
 def ordered(x, y, out, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out + i, tl.sort(tl.load(x + i)))
+
+
+@triton.jit
+def visit(visits):
+    x, y, z = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    tl.atomic_add(visits + (z * tl.num_programs(1) + y) * tl.num_programs(0) + x, 1)
+
+
+@triton.jit(debug=True)
+def all_but(out, forbidden):
+    tl.device_assert(tl.program_id(0) != forbidden, "not this one")
+    tl.store(out + tl.program_id(0), tl.program_id(0))
 
 
 def load(name: str) -> Kernel:
@@ -126,27 +142,20 @@ def test_results_do_not_depend_on_the_number_of_threads(
         assert all(np.array_equal(out, outs[0]) for out in outs), name
 
 
-def test_the_pieces_are_the_grid(kernels: dict[str, Kernel], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every program once, and only by threads that are there."""
-    monkeypatch.setattr(launcher, "_WORTH_SPLITTING", 0.0)
-    kernel, taken, by = kernels["add"], [], set()
-
-    def part(first: int, last: int, grid: object, arguments: object) -> None:
-        taken.extend(range(first, last))
-        by.add(threading.get_ident())
-
-    monkeypatch.setattr(kernel, "_part", part)
-    kernel._seconds = 1.0
-    for grid in ((7,), (5, 3), (2, 3, 4)):
-        taken.clear()
-        kernel.launch(grid, (), threads=3)
-        assert sorted(taken) == list(range(np.prod(grid)))
-    assert len(by) <= 3 * 3
+@pytest.mark.parametrize("grid", [(7,), (1, 300), (5, 3), (2, 3, 4), (1000,)], ids=str)
+@pytest.mark.parametrize("threads", [2, 3, 7])
+def test_every_program_runs_once(grid: tuple[int, ...], threads: int, kernels: dict[str, Kernel]) -> None:
+    kernel = direct.load(f"{__name__}:visit", {"visits": "*i32"})
+    for _ in range(5):
+        visits = np.zeros(grid[::-1], np.int32)
+        kernel._seconds = 1.0  # a program is worth a thread
+        kernel.launch(grid, (visits,), threads)
+        assert (visits == 1).all()
 
 
 def test_little_work_is_not_split(kernels: dict[str, Kernel], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "_WORTH_SPLITTING", float("inf"))
-    monkeypatch.setattr(launcher, "_workers", None)  # asking for one would raise
+    monkeypatch.setattr(launcher, "team_of", None)  # asking for one would raise
     x, y = numbers(100)
     for _ in range(2):  # the first launch measures
         out = np.zeros_like(x)
@@ -154,23 +163,78 @@ def test_little_work_is_not_split(kernels: dict[str, Kernel], monkeypatch: pytes
         assert np.array_equal(out, x + y)
 
 
-def test_a_failing_part_is_the_launchs_failure(
+def test_a_failing_program_is_the_launchs_failure(kernels: dict[str, Kernel]) -> None:
+    """Whichever thread ran it; and the next launch knows nothing of it."""
+    kernel = direct.load(f"{__name__}:all_but", {"out": "*i32", "forbidden": "i32"})
+    out = np.zeros(200, np.int32)
+    for forbidden in range(0, 200, 10):
+        kernel._seconds = 1.0
+        with pytest.raises(TritonCpuError, match=r"kernel all_but: device_assert failed at .*: not this one"):
+            kernel.launch((200,), (out, forbidden), threads=3)
+        kernel._seconds = 1.0
+        kernel.launch((200,), (out, -1), threads=3)
+    assert np.array_equal(out, np.arange(200))
+
+
+def test_threads_that_never_come_hold_nobody_up(
     kernels: dict[str, Kernel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel, real = kernels["add"], kernels["add"]._part
-
-    def part(first: int, last: int, grid: object, arguments: object) -> None:
-        if first <= 50 < last:
-            raise TritonCpuError("program 50 failed")
-        real(first, last, grid, arguments)
-
-    monkeypatch.setattr(kernel, "_part", part)
-    kernel._seconds = 1.0
+    absent = team.Team()  # nobody is started
+    monkeypatch.setattr(launcher, "team_of", lambda threads: absent)
     x, y = numbers(100)
-    for _ in range(20):
-        with pytest.raises(TritonCpuError, match="program 50 failed"):
-            kernel.launch((100,), (x, y, np.empty_like(x)), threads=3)
-    kernel.launch((50,), (x, y, np.empty_like(x)), threads=3)
+    for _ in range(50):
+        out = np.full_like(x, np.nan)
+        kernels["add"]._seconds = 1.0
+        kernels["add"].launch((100,), (x, y, out), threads=4)
+        assert np.array_equal(out, x + y)
+        assert absent.field("left") == absent.field("busy") == 0
+        assert absent.field("ticket") % 2**32 == 0  # no seat is left to take
+
+
+def test_idle_threads_sleep(kernels: dict[str, Kernel]) -> None:
+    own = team.Team()
+    own.grow(3)
+    own.grow(2)
+    assert own.members == 3
+    while own.field("asleep") != 3:  # a failure is a test that never ends
+        time.sleep(0.001)
+
+
+def test_a_launch_during_another_runs_in_its_own_thread(
+    kernels: dict[str, Kernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = team.Team()
+    ctypes.c_int64.from_address(taken.address + 8 * team._NAMES.index("busy")).value = 1
+    monkeypatch.setattr(launcher, "team_of", lambda threads: taken)
+    x, y = numbers(100)
+    out = np.full_like(x, np.nan)
+    kernels["add"]._seconds = 1.0
+    kernels["add"].launch((100,), (x, y, out), threads=4)
+    assert np.array_equal(out, x + y)
+    assert taken.field("ticket") == 0  # nothing was offered
+
+
+LEAVING = """
+import sys
+sys.path.insert(0, {folder!r})
+import numpy as np
+from test_many_threads import load, numbers
+x, y = numbers(1000)
+kernel, out = load("add"), np.empty_like(x)
+for _ in range(20):
+    kernel._seconds = 1.0
+    kernel.launch((1000,), (x, y, out), threads=4)
+assert np.array_equal(out, x + y)
+{wait}
+"""
+
+
+@pytest.mark.parametrize("wait", ["", "import time; time.sleep(0.05)"], ids=["looking", "asleep"])
+def test_a_process_ends_while_threads_look_or_sleep(wait: str) -> None:
+    script = LEAVING.format(folder=str(Path(__file__).parent), wait=wait)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
 
 
 def test_a_forked_child_has_threads_of_its_own(kernels: dict[str, Kernel]) -> None:

@@ -16,8 +16,8 @@ import torch
 import flroute
 from flroute.benchmark.cases import Case
 from flroute.benchmark.timing import Work, calls_that_take, compare
+from flroute.device_names import resolve_device
 from flroute.errors import FlrouteError
-from flroute.session import resolve_device
 
 SCHEMA_VERSION = 1
 ROUNDS = 11

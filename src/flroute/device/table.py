@@ -13,6 +13,7 @@ import torch
 
 from flroute.device.memory import DeviceFacts, Memory
 from flroute.errors import DeviceError
+from flroute.tables import html_facts, html_part
 
 DEVICE_TYPE = "fl"
 
@@ -65,6 +66,18 @@ class Device:
         if _activate is not None:
             _activate()
         return torch.device(DEVICE_TYPE, self.index)
+
+    def _repr_html_(self) -> str:
+        """For a notebook: what it is, and how much of its memory is in use."""
+        memory = f"{self.stats.allocated:,} of {self.facts.total_memory:,} bytes in use"
+        facts = {
+            "device": self.name,
+            "vendor's name": self.vendor_device,
+            "product": self.facts.name,
+            "memory": memory,
+            "cores": self.facts.multi_processor_count,
+        }
+        return html_part(html_facts(facts))
 
 
 _source: Callable[[], Sequence[Device]] | None = None

@@ -63,6 +63,7 @@ from flroute.reference_vendor import (
     random,
     rearranging,
     reductions,
+    rms_normalization,
     rounding,
     scans,
     scatter,
@@ -117,6 +118,7 @@ MODULES = (
     margin_losses,
     ctc,
     normalization,
+    rms_normalization,
     weight_norm,
     embedding,
     linalg,
@@ -157,10 +159,10 @@ def kernels() -> tuple[Kernel, ...]:
     """Every kernel: compiled ones, those in numpy, those for half precision made of them; last those for several dtypes.
 
     Made of no other: random numbers are the host's own in each precision, no tensor says in which a new one is to be, and
-    attention keeps its logarithms in float32.
+    attention and RMS normalization keep statistics in float32.
     """
     every = collect_kernels(*MODULES, implementation="numpy")
-    apart = set(collect_kernels(attention, creation, random, implementation="numpy"))
+    apart = set(collect_kernels(attention, creation, random, rms_normalization, implementation="numpy"))
     one = [kernel for kernel in every if not promotes(kernel)]
     several = [kernel for kernel in every if promotes(kernel)]
     return (

@@ -16,7 +16,7 @@ from flroute.reference_vendor.support import FLOAT_TYPES, Array, Result, narrow,
 from flroute.vendor import Unsupported, kernel
 
 
-def _one_float_type(query: torch.Tensor, *others: Any, **named: Any) -> bool | str:
+def one_float_type(query: torch.Tensor, *others: Any, **named: Any) -> bool | str:
     """float16 and bfloat16 have a float32 ``logsumexp``: PyTorch's own ops serve them."""
     tensors = (v for v in (*others, *named.values()) if isinstance(v, torch.Tensor))
     if query.dtype not in FLOAT_TYPES or any(t.dtype is not query.dtype for t in tensors):
@@ -30,7 +30,7 @@ def _by_key_head(x: Array, heads: int) -> Result:
     return x.reshape(batch, heads, every // heads, positions, size)
 
 
-def _check(query: Array, key: Array, value: Array, dropout_p: float) -> None:
+def check_shapes(query: Array, key: Array, value: Array, dropout_p: float) -> None:
     """Raise Unsupported for shapes that do not belong together, and for dropout, which the host never fuses."""
     fit = query.ndim == key.ndim == value.ndim == 4 and 0 not in query.shape and 0 not in key.shape
     fit = fit and query.shape[0] == key.shape[0] == value.shape[0] and query.shape[3] == key.shape[3]
@@ -52,7 +52,7 @@ def _scores(query: Array, key: Array, is_causal: bool, mask: Array | None, scale
     return scores
 
 
-@kernel("aten::_scaled_dot_product_flash_attention_for_cpu", when=_one_float_type)
+@kernel("aten::_scaled_dot_product_flash_attention_for_cpu", when=one_float_type)
 @quiet
 def attention(
     query: Array,
@@ -65,7 +65,7 @@ def attention(
     scale: float | None = None,
 ) -> tuple[Array, Array]:
     """The output, and the logarithm of each row's sum of exponentials. A row that sees nothing gives zeros."""
-    _check(query, key, value, dropout_p)
+    check_shapes(query, key, value, dropout_p)
     weights = _scores(query, key, is_causal, attn_mask, scale)
     largest = reduce(np.maximum, weights, axis=-1, keepdims=True)
     largest[largest == -np.inf] = 0
@@ -79,7 +79,7 @@ def attention(
     return output.reshape(*query.shape[:3], value.shape[3]), logsumexp.reshape(query.shape[:3])
 
 
-@kernel("aten::_scaled_dot_product_flash_attention_for_cpu_backward", when=_one_float_type)
+@kernel("aten::_scaled_dot_product_flash_attention_for_cpu_backward", when=one_float_type)
 @quiet
 def attention_backward(
     gradient: Array,
@@ -94,7 +94,7 @@ def attention_backward(
     attn_mask: Array | None = None,
     scale: float | None = None,
 ) -> tuple[Array, Array, Array]:
-    _check(query, key, value, dropout_p)
+    check_shapes(query, key, value, dropout_p)
     if gradient.shape != out.shape or out.shape != (*query.shape[:3], value.shape[3]):
         raise Unsupported(f"a gradient of {gradient.shape} for attention of {query.shape} to {value.shape}")
     heads = key.shape[1]

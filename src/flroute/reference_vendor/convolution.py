@@ -77,47 +77,53 @@ def _padded(x: Array, window: Window) -> Array:
     return padded
 
 
-def _patches(image: Array, kernel_size: tuple[int, ...], output: tuple[int, ...], window: Window) -> Array:
-    """What each element of the kernel meets at each position, in a padded image: (channels, *kernel, *output), a view."""
-    per_channel, *across = image.strides
+def _patches(images: Array, kernel_size: tuple[int, ...], output: tuple[int, ...], window: Window) -> Array:
+    """What each element of the kernel meets at each position of padded images: (channels, *kernel, images, *output), a view."""
+    per_image, per_channel, *across = images.strides
     in_kernel = (step * d for step, d in zip(across, window.dilation, strict=True))
     between = (step * s for step, s in zip(across, window.stride, strict=True))
-    shape = (image.shape[0], *kernel_size, *output)
-    return as_strided(image, shape, (per_channel, *in_kernel, *between), writeable=False)
+    shape = (images.shape[1], *kernel_size, len(images), *output)
+    return as_strided(images, shape, (per_channel, *in_kernel, per_image, *between), writeable=False)
 
 
 _COLUMNS = 1 << 17
 """Elements: as many patches are unfolded at a time as stay in a core's own cache until the product has read them."""
+_POSITIONS = 128
+"""Positions of the output that make a product worth its start: of smaller images several are unfolded side by side."""
 
 
 def _unfolded(
     x: Array, kernel_size: tuple[int, ...], output: tuple[int, ...], window: Window
-) -> Iterator[tuple[int, slice, Array]]:
-    """Patches as columns of matrices, (groups, channels / groups * kernel elements, some positions).
+) -> Iterator[tuple[slice, slice, Array]]:
+    """Patches as columns of matrices, (groups, channels / groups * kernel elements, images * positions).
 
     The memory of the matrices is used again from one to the next.
 
     Yields:
-        The image's number, which positions of the flattened output these are, and the matrices.
+        Which images and which positions of the flattened output these are, and the matrices.
     """
     padded = _padded(x, window)
     inner = prod(output[1:])
     rows = x.shape[1] * prod(kernel_size)
     step = min(max(1, _COLUMNS // (rows * inner)), output[0])
-    room = empty((rows * step * inner,), x.dtype)
-    for number, image in enumerate(padded):
-        view = _patches(image, kernel_size, output, window)
+    together = max(1, min(_POSITIONS // prod(output), len(x)))
+    if together > 1:
+        step = output[0]
+    room = empty((rows * together * step * inner,), x.dtype)
+    for image in range(0, len(x), together):
+        images = padded[image : image + together]
+        view = _patches(images, kernel_size, output, window)
         for start in range(0, output[0], step):
             stop = min(start + step, output[0])
-            some = view[(slice(None),) * (1 + len(kernel_size)) + (slice(start, stop),)]
+            some = view[(slice(None),) * (2 + len(kernel_size)) + (slice(start, stop),)]
             if not some.flags.c_contiguous:
                 columns = room[: some.size].reshape(some.shape)
                 np.copyto(columns, some)
                 some = columns
             yield (
-                number,
+                slice(image, image + len(images)),
                 slice(start * inner, stop * inner),
-                some.reshape(window.groups, -1, (stop - start) * inner),
+                some.reshape(window.groups, rows // window.groups, -1),
             )
 
 
@@ -130,9 +136,13 @@ def _by_group(x: Array, groups: int) -> Array:
 def _correlate(x: Array, weight: Array, output: tuple[int, ...], window: Window) -> Array:
     """The convolution itself: ``weight`` is (out channels, in channels / groups, *kernel)."""
     rows = weight.reshape(window.groups, weight.shape[0] // window.groups, -1)
-    result = empty((len(x), window.groups, rows.shape[1], prod(output)), x.dtype)
-    for number, positions, columns in _unfolded(x, weight.shape[2:], output, window):
-        np.matmul(rows, columns, out=result[number, :, :, positions])
+    result = empty((len(x), *rows.shape[:2], prod(output)), x.dtype)
+    for images, positions, columns in _unfolded(x, weight.shape[2:], output, window):
+        some = result[images, :, :, positions]
+        if len(some) == 1:
+            np.matmul(rows, columns, out=some[0])
+        else:
+            some[...] = np.matmul(rows, columns).reshape(*rows.shape[:2], len(some), -1).transpose(2, 0, 1, 3)
     return result.reshape(len(x), weight.shape[0], *output)
 
 
@@ -179,8 +189,9 @@ def _weight_gradient(x: Array, gradient: Array, weight: Array, window: Window) -
     """Gradient of ``_correlate`` for its weight."""
     rows = _by_group(gradient, window.groups)
     total = np.zeros((window.groups, weight.size // weight.shape[0], rows.shape[2]), x.dtype)
-    for number, positions, columns in _unfolded(x, weight.shape[2:], gradient.shape[2:], window):
-        total += np.matmul(columns, rows[number, :, :, positions].transpose(0, 2, 1))
+    for images, positions, columns in _unfolded(x, weight.shape[2:], gradient.shape[2:], window):
+        upstream = rows[images, :, :, positions].transpose(1, 0, 3, 2)
+        total += np.matmul(columns, upstream.reshape(window.groups, -1, rows.shape[2]))
     return total.transpose(0, 2, 1).reshape(weight.shape)
 
 

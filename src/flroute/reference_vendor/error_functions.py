@@ -19,8 +19,8 @@ from flroute.vendor import kernel
 
 # (1 + 2z) exp(z^2) erfc(z) for z >= 0 as a polynomial in t = (z - 3.75) / (z + 3.75), lowest power first:
 # the Chebyshev expansion to 22 terms, computed to 50 digits and rewritten in powers of t. Off by 9e-16 relative.
-_POLE = 3.75
-_SCALED = (
+POLE = 3.75
+SCALED = (
     1.2375126308378275, -0.14024059858554525, 0.0035854154854790257, 0.08227673848999506,
     -0.10880393014244462, 0.09230432116428125, -0.05869339857664934, 0.02836227737211114,
     -0.009746579683265262, 0.0017556261651970652, 0.000293714378044958, -0.00029015535246077655,
@@ -29,7 +29,7 @@ _SCALED = (
     3.197926671666804e-08, -1.9551358868985616e-09, -2.623107347133476e-09,
 )  # fmt: skip
 # erf(x) / x as a series in x^2 (A&S 7.1.5), enough of it for x^2 <= 1/4.
-_SERIES = tuple(2 / sqrt(pi) * (-1) ** n / (factorial(n) * (2 * n + 1)) for n in range(14))
+SERIES = tuple(2 / sqrt(pi) * (-1) ** n / (factorial(n) * (2 * n + 1)) for n in range(14))
 _BLOCK = 8192  # doubles: three such buffers stay in a core's own cache over the polynomial's 46 passes
 _SLOPE = 2 / sqrt(pi)
 _ROOT_HALF, _ROOT_TWO = sqrt(0.5), sqrt(2)
@@ -46,8 +46,8 @@ def polynomial(x: Array, coefficients: tuple[float, ...]) -> Array:
 
 def _scaled(z: Array) -> Result:
     """exp(z^2) erfc(z) for z >= 0."""
-    t = 1 - 2 * _POLE / (z + _POLE)  # not (z - pole) / (z + pole), which is NaN at infinity
-    return polynomial(t, _SCALED) / (1 + 2 * z)
+    t = 1 - 2 * POLE / (z + POLE)  # not (z - pole) / (z + pole), which is NaN at infinity
+    return polynomial(t, SCALED) / (1 + 2 * z)
 
 
 def exp_of_square(z: Array, sign: int) -> Result:
@@ -73,7 +73,7 @@ def erf_of_doubles(x: Array) -> Result:
     """The error function of an array of doubles: a series in the middle, where 1 - erfc would cancel."""
     small = np.absolute(x) < 0.5
     middle = np.where(small, x, 0.0)
-    return np.where(small, middle * polynomial(middle * middle, _SERIES), 1 - erfc_of_doubles(x))
+    return np.where(small, middle * polynomial(middle * middle, SERIES), 1 - erfc_of_doubles(x))
 
 
 @kernel("aten::erf", dtypes=REALS)

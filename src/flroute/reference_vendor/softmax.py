@@ -34,6 +34,12 @@ def _softmax(out: Array, x: Array) -> None:
     np.divide(out, narrow(sum_of_rows(out), out), out=out)
 
 
+def _safe_softmax(out: Array, x: Array) -> None:
+    """Of a row that is minus infinity throughout, and so has no softmax, zeros."""
+    _softmax(out, x)
+    out[reduce(np.maximum, x, axis=-1) == -np.inf] = 0
+
+
 def _log_softmax(out: Array, x: Array) -> None:
     _take_largest_away(out, x)
     total = sum_of_rows(np.exp(out))
@@ -57,6 +63,14 @@ def _log_softmax_slope(out: Array, gradient: Array, output: Array) -> None:
 @quiet
 def softmax(x: Array, dim: int, half_to_float: bool) -> Result:
     return _along_last(_softmax, dim, x)
+
+
+@kernel("aten::_safe_softmax", dtypes=FLOATS)
+@quiet
+def safe_softmax(x: Array, dim: int, dtype: torch.dtype | None = None) -> Result:
+    if dtype is not None and numpy_dtype(dtype) != x.dtype:
+        raise Unsupported(f"a result of {dtype} for an input of {x.dtype}")
+    return _along_last(_safe_softmax, dim, x)
 
 
 @kernel("aten::_log_softmax", dtypes=FLOATS)

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flroute.routing import attention, encoder, rnn_cells
+from flroute.routing import attention, encoder, rms_norm, rnn_cells
 from flroute.routing.expected import check_before_writing
 from flroute.routing.schema import OpFacts
 from flroute.torch_compat import run_composite
 
-PARTS: dict[str, Callable[..., Any]] = {**attention.PARTS, **encoder.PARTS, **rnn_cells.PARTS}
+PARTS: dict[str, Callable[..., Any]] = {
+    **attention.PARTS,
+    **encoder.PARTS,
+    **rms_norm.PARTS,
+    **rnn_cells.PARTS,
+}
 """Ops that PyTorch splits otherwise on a device it does not know than on the host, or not at all: how they are split here."""
 
 

@@ -11,8 +11,12 @@ from flroute.torch_compat import names  # noqa: F401 -- checked before any of th
 
 # isort: split
 from flroute.torch_compat.autograd import (
+    BACKWARD_CALL,
+    current_node,
     in_backward,
     increment_versions,
+    next_sequence_number,
+    sequence_number,
     single_threaded_backward,
     wrap_backward,
 )
@@ -82,6 +86,7 @@ from flroute.torch_compat.storages import (
 
 __all__ = [
     "ATTENTION_TAKES_MASK_AND_CAUSAL",
+    "BACKWARD_CALL",
     "HOST_KEYS",
     "MODULE_CALL",
     "OLDEST",
@@ -99,6 +104,7 @@ __all__ = [
     "carries_more_than_its_impl",
     "check_version",
     "choose_as_on_host",
+    "current_node",
     "device_owner",
     "dispatch_stack_length",
     "exchange",
@@ -117,6 +123,7 @@ __all__ = [
     "is_overload",
     "map_tensors",
     "neg_view",
+    "next_sequence_number",
     "on_top_of_dispatch_stack",
     "outside_dispatch_modes",
     "overloads_of",
@@ -128,6 +135,7 @@ __all__ = [
     "run_composite",
     "schema_of",
     "seeding_everything",
+    "sequence_number",
     "single_threaded_backward",
     "skip_in_dynamo",
     "storage_key",

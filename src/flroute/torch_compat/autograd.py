@@ -9,10 +9,29 @@ from typing import Any
 
 import torch
 
+BACKWARD_CALL = torch.autograd.graph._engine_run_backward.__code__
+"""The frame of each backward pass: what is above it runs in a node."""
+next_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
+"""The number that the next autograd node of this thread will have."""
+
 
 def in_backward() -> bool:
     """Whether the autograd engine is at work in this thread."""
     return bool(torch._C._current_graph_task_id() != -1)
+
+
+def current_node() -> Any | None:
+    """The autograd node whose backward runs in this thread."""
+    return torch._C._current_autograd_node() if in_backward() else None
+
+
+_OF_LEAVES = 2**64 - 1  # Node::sequence_nr of AccumulateGrad: they run as soon as they can
+
+
+def sequence_number(node: Any) -> int | None:
+    """Which of its thread's autograd nodes this is, in the order made; ``None`` for those that take up gradients of leaves."""
+    number = int(node._sequence_nr())
+    return None if number == _OF_LEAVES else number
 
 
 @contextmanager

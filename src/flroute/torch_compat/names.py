@@ -48,6 +48,8 @@ PRIVATE_NAMES: dict[str, str] = {
     "torch.nn.Module._apply": "every conversion of a module",
     "torch.nn.Module._call_impl": "the module that makes a call",
     "torch._C._current_graph_task_id": "whether the autograd engine makes a call",
+    "torch._C._current_autograd_node": "the node whose backward makes a call",
+    "torch.autograd._get_sequence_nr": "the module that a node was made in",
     "torch.utils._device.DeviceContext": "the default device",
     "torch.utils._device._device_constructors": "the functions that take a default device",
     "torch._ops.OpOverload.redispatch": "metadata ops on the host's own implementation",

@@ -15,6 +15,29 @@ def kernels() -> tuple[Kernel, ...]:
     """Every compiled kernel; none where what compiles them is not installed."""
     if find_spec("llvmlite") is None or find_spec("triton") is None:
         return ()
-    from flroute.reference_vendor.compiled import batch_normalization, normalization, pointwise, rows, sums
+    from flroute.reference_vendor.compiled import (
+        attention,
+        batch_normalization,
+        embedding,
+        losses,
+        normalization,
+        optimizers,
+        pointwise,
+        rows,
+        scans,
+        sums,
+    )
 
-    return collect_kernels(pointwise, rows, sums, normalization, batch_normalization, implementation="triton")
+    modules = (
+        pointwise,
+        rows,
+        sums,
+        scans,
+        normalization,
+        batch_normalization,
+        attention,
+        embedding,
+        losses,
+        optimizers,
+    )
+    return collect_kernels(*modules, implementation="triton")

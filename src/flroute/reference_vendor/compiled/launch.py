@@ -24,10 +24,16 @@ _POINTERS = {"f": "*fp32", "d": "*fp64", "e": "*fp16", "H": "*bf16", "i": "*i32"
 
 
 def compiled_kernel(
-    *ops: str, size: str, dtypes: tuple[str, ...] = ALL_FLOATS, when: Callable[..., bool | str] | None = None
+    *ops: str,
+    size: str,
+    dtypes: tuple[str, ...] = ALL_FLOATS,
+    when: Callable[..., bool | str] | None = None,
+    mixed: bool = False,
 ) -> Callable[..., Any]:
     """Mark a function that launches a compiled kernel: for contiguous tensors from ``MIN_NUMEL[size]`` elements on."""
-    return kernel(*ops, dtypes=dtypes, layouts=("contiguous",), min_numel=MIN_NUMEL[size], when=when)
+    return kernel(
+        *ops, dtypes=dtypes, layouts=("contiguous",), min_numel=MIN_NUMEL[size], when=when, mixed=mixed
+    )
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -65,13 +65,33 @@ def _known_form(*_: Any, approximate: str = "none") -> bool | str:
     return approximate in ("none", "tanh") or f"approximate={approximate!r}"
 
 
-@compiled_kernel("aten::gelu", size="gelu", when=_known_form)
-def gelu(x: Array, *, approximate: str = "none") -> Array:
-    return _map("gelu" if approximate == "none" else "gelu_tanh", x)
+_APART = (-2, -1, -0.5, 0, 0.5, 1, 2, 3)
+"""Exponents that PyTorch treats apart, and numpy's kernel after it."""
+
+
+def _general_exponent(x: Any, exponent: float) -> bool | str:
+    if exponent.__class__ not in (int, float):
+        return f"an exponent of {type(exponent).__name__}"
+    return exponent not in _APART or f"the exponent {exponent}"
+
+
+@compiled_kernel("aten::pow.Tensor_Scalar", size="pow", dtypes=("float32",), when=_general_exponent)
+def pow_scalar(x: Array, exponent: float) -> Array:
+    return _map("pow_scalar", x, float(exponent))
 
 
 def _same_shape(a: Any, b: Any, *_: Any, **__: Any) -> bool | str:
     return a.shape == b.shape or "operands of different shapes"
+
+
+@compiled_kernel("aten::pow.Tensor_Tensor", size="pow", dtypes=("float32",), when=_same_shape)
+def pow_tensor(x: Array, exponent: Array) -> Array:
+    return _map("pow_tensor", x, exponent)
+
+
+@compiled_kernel("aten::gelu", size="gelu", when=_known_form)
+def gelu(x: Array, *, approximate: str = "none") -> Array:
+    return _map("gelu" if approximate == "none" else "gelu_tanh", x)
 
 
 @compiled_kernel("aten::gelu_backward", size="gelu_backward", when=_same_shape)

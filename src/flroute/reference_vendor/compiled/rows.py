@@ -42,6 +42,15 @@ def log_softmax(x: Array, dim: int, half_to_float: bool) -> Array:
     return _by_rows("log_softmax", x)
 
 
+def _of_no_other_dtype(x: Any, dim: int, dtype: torch.dtype | None = None) -> bool | str:
+    return _rows(x, dim) if dtype in (None, x.dtype) else f"a result of {dtype}"
+
+
+@compiled_kernel("aten::_safe_softmax", size="softmax", when=_of_no_other_dtype)
+def safe_softmax(x: Array, dim: int, dtype: torch.dtype | None = None) -> Array:
+    return _by_rows("safe_softmax", x)
+
+
 def _same_rows(gradient: Any, output: Any, dim: int, input_dtype: torch.dtype) -> bool | str:
     if gradient.shape != output.shape or gradient.dtype is not input_dtype:
         return "a gradient of another shape or dtype"

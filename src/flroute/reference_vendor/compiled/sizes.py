@@ -12,5 +12,10 @@ MIN_NUMEL = {
     "softmax": 128, "softmax_backward": 128,
     "sum_all": 64, "sum_dim": 4096, "mean_all": 32, "mean_dim": 32,
     "batch_norm": 64, "batch_norm_backward": 64,
-    "layer_norm": 32, "layer_norm_backward": 64,
+    "layer_norm": 32, "layer_norm_backward": 64, "rms_norm": 128, "rms_norm_backward": 128,
+    "pow": 128, "cumsum": 256, "embedding_backward": 64, "nll_loss": 64, "nll_loss_backward": 128,
+    "lerp_": 2048, "addcmul_": 2048, "addcdiv_": 4096, "adam_": 64,
 }  # fmt: skip
+
+FEWEST_SCORES = 1 << 15
+"""Attention goes from head to head; below so many scores in one, numpy is faster with all heads at once."""

@@ -18,6 +18,13 @@ CHUNK = 1 << 16
 _SOURCE = Source("sums", "common")
 
 
+def row_sums(x: Array, width: int) -> Array:
+    """The sum of each ``width`` elements, in double precision; the last may be fewer."""
+    sums = np.empty(ceil_div(x.size, width))
+    _SOURCE.launch("sum_of_rows", len(sums), x, sums, width, x.size, 1.0, BLOCK=BLOCK)
+    return sums
+
+
 def _sum(x: Array, kept: Sequence[int], divisor: float = 1) -> Array:
     """Sums of equally many elements in a row each, divided, in a new array of shape ``kept``."""
     out, scale = empty(kept, x.dtype), 1 / divisor
@@ -27,8 +34,7 @@ def _sum(x: Array, kept: Sequence[int], divisor: float = 1) -> Array:
     if out.size > 1 or width <= 2 * CHUNK:
         _SOURCE.launch("sum_of_rows", out.size, x, out, width, x.size, scale, BLOCK=BLOCK)
         return out
-    parts = np.empty(ceil_div(width, CHUNK))
-    _SOURCE.launch("sum_of_rows", len(parts), x, parts, CHUNK, x.size, 1.0, BLOCK=BLOCK)
+    parts = row_sums(x, CHUNK)
     _SOURCE.launch("sum_of_rows", 1, parts, out, len(parts), len(parts), scale, BLOCK=BLOCK)
     return out
 

@@ -5,7 +5,7 @@
 
 Files, in the order in which a kernel passes them: ``ttir`` (reads Triton's tensor IR), ``plan`` (what is kept in memory),
 ``lowering`` (fused loops in LLVM IR; ``emit`` writes the text, ``vector_math`` brings exp and its like), ``compiler``
-(machine code), ``launcher`` (threads and scratch memory), ``backend``, ``driver`` and ``scope`` (what Triton sees),
+(machine code), ``launcher`` and ``team`` (scratch memory and threads), ``backend``, ``driver`` and ``scope`` (what Triton sees),
 ``direct`` (kernels without Triton, from the cache on disk). The last but one group and ``front_end`` import Triton.
 What cannot be compiled is refused with the op and the kernel's line, never computed approximately.
 """

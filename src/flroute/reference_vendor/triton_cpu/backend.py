@@ -95,6 +95,7 @@ class Backend(BaseBackend):  # type: ignore[misc]
 
 
 def optimize(module: Any) -> Any:
+    _inline_all(module)
     manager = ir.pass_manager(module.context)
     passes.common.add_inliner(manager)
     passes.ttir.add_rewrite_tensor_descriptor_to_pointer(manager)
@@ -106,6 +107,20 @@ def optimize(module: Any) -> Any:
     passes.common.add_symbol_dce(manager)
     manager.run(module, "make_ttir")
     return module
+
+
+def _inline_all(module: Any) -> None:
+    """Helpers declared ``noinline`` are inlined too, which changes no value: Triton has no recursion."""
+    names: list[str] = []
+
+    def note(op: Any) -> None:
+        if op.get_name() == "tt.func":
+            names.append(op.get_str_attr("sym_name"))
+
+    module.walk(note)
+    no = ir.builder(module.context).get_bool_attr(False)
+    for name in names:
+        module.get_function(name).set_attr("noinline", no)
 
 
 def make_object(module: Any, metadata: dict[str, Any]) -> bytes:

@@ -24,7 +24,9 @@ def compile_ttir(text: str) -> ObjectCode:
     except UnsupportedKernelError as error:
         found = re.search(r"tt\.func public @(\w+)", text)
         raise UnsupportedKernelError(error.op, error.why, error.location, found[1] if found else "") from None
-    entry = python_entry(lowered.name, lowered.arguments, asserts=bool(lowered.assertions))
+    entry = python_entry(
+        lowered.name, lowered.arguments, asserts=bool(lowered.assertions), scratch=lowered.scratch
+    )
     with LOCK:
         target = machine()
         module = llvm.parse_assembly(lowered.llvm_ir + entry)

@@ -75,7 +75,7 @@ def _function(kernel: Any) -> tuple[str, str]:
     """The name of a kernel that is given as such, and Triton's digest of all it is made of."""
     if not hasattr(kernel, "cache_key"):
         raise ValueError(f"{kernel!r} is no @triton.jit function")
-    return f"{kernel.__module__}:{kernel.__name__}", kernel.cache_key
+    return f"{kernel.__module__}:{kernel.__name__}", f"{kernel.cache_key} {kernel.debug}"
 
 
 def _text_of(kernel: str, sources: Sequence[str]) -> str:

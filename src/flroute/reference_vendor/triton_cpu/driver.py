@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
 from triton.backends.compiler import GPUTarget
-from triton.backends.driver import DriverBase
+from triton.backends.driver import DriverBase, decompose_descriptor, expand_signature
 from triton.compiler import CompiledKernel
 
 from flroute.reference_vendor.triton_cpu.backend import BACKEND, REFUSED, TARGET
@@ -45,27 +45,43 @@ class _NeverUnloaded(CompiledKernel):  # type: ignore[misc]
         """Nothing is asked of a driver."""
 
 
+Kind = str | tuple["Kind", ...]
+
+
+def _flat_kinds(named: Iterable[tuple[str, Kind]]) -> Iterator[tuple[str, str]]:
+    """The parameters of the compiled kernel: what tuples hold, and a tensor descriptor's tensor, sizes and strides."""
+    for name, kind in named:
+        if isinstance(kind, tuple):
+            yield from _flat_kinds((f"{name}.{i}", part) for i, part in enumerate(kind))
+        elif kind.startswith("tensordesc"):
+            yield from ((name, part) for part in expand_signature([kind], None, ""))
+        elif kind != "constexpr":
+            yield name, kind
+
+
+def _flat(named: tuple[str, Kind], value: Any) -> Iterator[Any]:
+    """The values of one parameter's parts, in the order of ``_flat_kinds``."""
+    name, kind = named
+    if isinstance(kind, tuple):
+        for part, inner in zip(kind, value, strict=True):
+            yield from _flat((name, part), inner)
+    elif kind.startswith("tensordesc"):
+        yield from decompose_descriptor(value)
+    elif kind != "constexpr":
+        yield value
+
+
 class Launcher:
     """What Triton calls to run a kernel: it picks the arguments that are not constants, and turns tensors to addresses."""
 
     def __init__(self, source: Any, metadata: Any) -> None:
-        kinds = list(source.signature.values())
         self._source: Any = source
-        self._names = list(source.signature)
-        self._plain = [i for i, kind in enumerate(kinds) if kind != "constexpr"]
-        self._pointers = frozenset(
-            i for i, kind in enumerate(kinds) if isinstance(kind, str) and kind.startswith("*")
-        )
-        nested = [
-            self._names[i]
-            for i, kind in enumerate(kinds)
-            if not isinstance(kind, str) or kind.startswith("tensordesc")
-        ]
-        if nested:
-            raise LaunchError(
-                f"kernel {source.fn.__name__}: the arguments {', '.join(nested)} are tuples or host tensor descriptors, "
-                "which are not supported"
-            )
+        kinds = list(source.signature.items())
+        self._nested = any(not isinstance(kind, str) or kind.startswith("tensordesc") for _, kind in kinds)
+        self._kinds = kinds
+        self._flat = list(_flat_kinds(kinds))
+        self._plain = [i for i, (_, kind) in enumerate(kinds) if kind != "constexpr"]
+        self._pointers = [(i, name) for i, (name, kind) in enumerate(self._flat) if kind.startswith("*")]
 
     def __call__(
         self,
@@ -82,21 +98,22 @@ class Launcher:
     ) -> None:
         if self._source is not None:
             self._keep_from_unloading()
+        if self._nested:
+            values = [value for pair in zip(self._kinds, arguments, strict=True) for value in _flat(*pair)]
+        else:
+            values = [arguments[i] for i in self._plain]
         device = ""
-        values = []
-        for i in self._plain:
-            value = arguments[i]
-            if i in self._pointers and value is not None:
-                found = "an address" if isinstance(value, int) else value.device.type
-                if found != "an address":
-                    if device and found != device:
-                        raise LaunchError(
-                            f"kernel {kernel.code.name}: the argument {self._names[i]} is on {value.device}, "
-                            f"others are on {device}; move it first"
-                        )
-                    device = found
-                    value = self._address(kernel, self._names[i], value)
-            values.append(value)
+        for i, name in self._pointers:
+            value = values[i]
+            if value is None or isinstance(value, int):
+                continue
+            if device and value.device.type != device:
+                raise LaunchError(
+                    f"kernel {kernel.code.name}: the argument {name} is on {value.device}, "
+                    f"others are on {device}; move it first"
+                )
+            device = value.device.type
+            values[i] = self._address(kernel, name, value)
         kernel.launch((x, y, z), values, threads=default_threads())
 
     def _keep_from_unloading(self) -> None:

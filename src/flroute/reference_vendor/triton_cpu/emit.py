@@ -33,6 +33,7 @@ class FunctionWriter:
         self._names = 0
         self._access_groups: tuple[str, ...] = ()
         self._access_lists: dict[tuple[str, ...], str] = {}
+        self._positions: dict[tuple[tuple[int, ...], Index], str] = {}  # of indices that were made of them
 
     # names and lines
 
@@ -154,6 +155,11 @@ class FunctionWriter:
             base if index == "0" else self.op(f"getelementptr inbounds {llvm_type}, ptr {base}, i64 {index}")
         )
 
+    def bfloat16(self, register: str) -> str:
+        """The 16 bits of a float32 register that holds a bfloat16 number: no rounding, and a NaN keeps its bits."""
+        bits = self.op(f"bitcast float {register} to i32")
+        return self.op(f"trunc i32 {self.op(f'lshr i32 {bits}, 16')} to i16")
+
     # 64-bit index arithmetic; nsw, since an address that wraps is not one
 
     def add(self, a: str, b: str) -> str:
@@ -200,6 +206,8 @@ class FunctionWriter:
 
     def linear(self, shape: tuple[int, ...], index: Index) -> str:
         """The row-major position of an index."""
+        if (shape, index) in self._positions:
+            return self._positions[shape, index]
         position = "0"
         for size, i in zip(shape, index, strict=True):
             position = self.add(self.mul(position, str(size)), i)
@@ -208,7 +216,7 @@ class FunctionWriter:
     def unravel(self, shape: tuple[int, ...], position: str) -> Index:
         """The index of a row-major position; sizes are powers of two, so shifts and masks do."""
         index: list[str] = []
-        known = _literal(position)
+        known, whole = _literal(position), position
         for axis in reversed(range(len(shape))):
             size = shape[axis]
             if known is not None:
@@ -222,7 +230,9 @@ class FunctionWriter:
                 self.op(f"and i64 {position}, {size - 1}") if any(s > 1 for s in shape[:axis]) else position
             )
             position = self.op(f"lshr i64 {position}, {size.bit_length() - 1}")
-        return tuple(reversed(index))
+        found = tuple(reversed(index))
+        self._positions[shape, found] = whole
+        return found
 
     def string(self, text: str) -> str:
         """A zero-terminated constant."""

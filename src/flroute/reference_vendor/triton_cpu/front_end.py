@@ -96,7 +96,7 @@ def _check(
 
 
 def _lowered(source: ASTSource) -> str:
-    backend, options, context = Backend(TARGET), Options(), ir.context()
+    backend, options, context = Backend(TARGET), Options(debug=bool(source.fn.debug)), ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
     generators, modules = backend.get_codegen_implementation(options), backend.get_module_map()

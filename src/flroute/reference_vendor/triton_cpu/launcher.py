@@ -1,4 +1,4 @@
-"""Runs compiled kernels: arguments to C, the grid split over threads, scratch memory for each thread.
+"""Runs compiled kernels: the grid as it is or split over threads, and scratch memory for each of them.
 
 The interpreter's lock is free while a kernel runs. A program writes only what its author tells it to, so results
 do not depend on how the grid is split, atomic float sums' rounding excepted.
@@ -7,43 +7,18 @@ do not depend on how the grid is split, atomic float sums' rounding excepted.
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 import threading
-from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 
 from flroute.reference_vendor.triton_cpu.errors import LaunchError, TritonCpuError
 from flroute.reference_vendor.triton_cpu.object_code import Loaded, ObjectCode
+from flroute.reference_vendor.triton_cpu.team import team_of
 
-_WORTH_SPLITTING = 100e-6  # seconds of work; waking a thread costs about 20 microseconds
-_PIECES = 4  # of the grid for each thread
+_WORTH_SPLITTING = 100e-6  # seconds of work; waking a thread that sleeps costs 20 to 50 microseconds
 _LARGEST = 2**31 - 1
 _BUFFERS = threading.local()
-_POOL_LOCK = threading.Lock()
-_pool: tuple[int, ThreadPoolExecutor] | None = None
-
-
-def _forget_pool() -> None:
-    """A forked child has none of its parent's threads."""
-    global _pool
-    _pool = None
-    _POOL_LOCK.release()
-
-
-os.register_at_fork(
-    before=_POOL_LOCK.acquire, after_in_parent=_POOL_LOCK.release, after_in_child=_forget_pool
-)
-
-
-def _workers(threads: int) -> ThreadPoolExecutor:
-    global _pool
-    with _POOL_LOCK:
-        if _pool is None or _pool[0] < threads:
-            _pool = (threads, ThreadPoolExecutor(threads, thread_name_prefix="triton-cpu"))
-        return _pool[1]
 
 
 def _scratch(size: int) -> int:
@@ -81,7 +56,7 @@ class Kernel:
         if programs == 1:
             scratch = _scratch(self._scratch) if self._scratch else 0
             try:
-                failed = self._run(scratch, 0, 1, 1, 1, 1, *arguments)
+                failed = self._run(0, 1, scratch, 1, 1, 1, 1, *arguments)
             except (TypeError, OverflowError) as error:
                 raise self._refusal(error, arguments) from None
             if failed:
@@ -110,24 +85,27 @@ class Kernel:
                 f"kernel {self.code.name}: the grid {tuple(grid)} is out of range; each size is from 0 to {_LARGEST}"
             )
         count = x * y * z
+        if threads == 1 or count == 1:
+            self._start(0, 1, count, (x, y, z), arguments)
+            return
+        begin = perf_counter()
+        if self._seconds * count > _WORTH_SPLITTING:
+            threads = min(threads, count)
+            self._start(team_of(threads).address, threads, count, (x, y, z), arguments)
+        else:
+            threads = 1
+            self._start(0, 1, count, (x, y, z), arguments)
+        self._seconds = (perf_counter() - begin) * threads / count
+
+    def _start(
+        self, team: int, threads: int, count: int, grid: tuple[int, int, int], arguments: Sequence[object]
+    ) -> None:
+        scratch = _scratch(self._scratch * threads) if self._scratch else 0
         try:
-            if threads == 1 or count == 1:
-                self._part(0, count, (x, y, z), arguments)
-                return
-            start = perf_counter()
-            if self._seconds * count > _WORTH_SPLITTING:
-                threads = min(threads, count)
-                self._split(count, (x, y, z), arguments, threads)
-            else:
-                threads = 1
-                self._part(0, count, (x, y, z), arguments)
-            self._seconds = (perf_counter() - start) * threads / count
+            failed = self._run(team, threads, scratch, count, *grid, *arguments)
         except (TypeError, OverflowError) as error:
             raise self._refusal(error, arguments) from None
-
-    def _part(self, first: int, last: int, grid: tuple[int, int, int], arguments: Sequence[object]) -> None:
-        scratch = _scratch(self._scratch) if self._scratch else 0
-        if failed := self._run(scratch, first, last, *grid, *arguments):
+        if failed:
             raise self._assertion(failed)
 
     def _assertion(self, number: int) -> TritonCpuError:
@@ -139,30 +117,3 @@ class Kernel:
         kinds = ", ".join(map(str, self.code.arguments))
         given = ", ".join(type(argument).__name__ for argument in arguments)
         return LaunchError(f"kernel {self.code.name}: {error}; it takes ({kinds}) and was given ({given})")
-
-    def _split(
-        self, count: int, grid: tuple[int, int, int], arguments: Sequence[object], threads: int
-    ) -> None:
-        """Runs of programs, taken one after another by whoever is free: a thread that wakes late holds nobody up."""
-        pieces = min(count, threads * _PIECES)
-        left = deque((count * i // pieces, count * (i + 1) // pieces) for i in range(pieces))
-
-        def work() -> None:
-            while True:
-                try:
-                    first, last = left.popleft()
-                except IndexError:
-                    return
-                self._part(first, last, grid, arguments)
-
-        pool = _workers(threads - 1)
-        waiting = [pool.submit(work) for _ in range(threads - 1)]
-        try:
-            work()
-        finally:
-            left.clear()
-            begun = [future for future in waiting if not future.cancel()]
-            for future in begun:
-                future.exception()  # every thread is done with the memory before anyone goes on
-        for future in begun:
-            future.result()

@@ -14,7 +14,7 @@ from pathlib import Path
 import llvmlite
 import llvmlite.binding as llvm
 
-from flroute.reference_vendor.triton_cpu.python_entry import HEAD, as_builtin, entry_name, resolve_symbols
+from flroute.reference_vendor.triton_cpu.built_in import HEAD, as_builtin, entry_name, resolve_symbols
 from flroute.reference_vendor.triton_cpu.types import Type
 
 LOCK = threading.Lock()  # LLVM's global context is shared
@@ -57,7 +57,12 @@ def _initialize() -> None:
 @cache
 def host() -> tuple[str, str]:
     """This CPU's name and features, as LLVM calls them."""
-    return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    features = llvm.get_host_cpu_features()
+    if features.get("avx512f"):
+        features["prefer-256-bit"] = (
+            False  # LLVM's choice for mixed code; a kernel is one long loop over vectors
+        )
+    return llvm.get_host_cpu_name(), features.flatten()
 
 
 @cache

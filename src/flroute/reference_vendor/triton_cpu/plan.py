@@ -14,7 +14,7 @@ from flroute.reference_vendor.triton_cpu.ttir import Block, Function, Op, Value
 
 _SHAPE_OPS = frozenset({
     "tt.splat", "tt.expand_dims", "tt.broadcast", "tt.trans", "tt.reshape", "tt.join", "tt.split", "tt.cat", "tt.make_range",
-    "arith.constant", "ttg.convert_layout", "tt.gather",
+    "arith.constant", "tt.gather",
 })  # fmt: skip
 _POINTWISE_OPS = frozenset({
     "tt.addptr", "tt.bitcast", "tt.fp_to_fp", "tt.clampf", "tt.mulhiui", "tt.ptr_to_int", "tt.int_to_ptr", "tt.precise_sqrt",
@@ -24,9 +24,7 @@ _COSTLY = frozenset({
     "tt.load", "arith.divf", "arith.remf", "arith.divsi", "arith.divui", "arith.remsi", "arith.remui", "tt.precise_sqrt",
     "tt.precise_divf", "tt.extern_elementwise",
 })  # fmt: skip
-_CHEAP_MATH = frozenset(
-    {"math.absf", "math.absi", "math.floor", "math.ceil", "math.trunc", "math.fma", "math.copysign"}
-)
+_CHEAP_MATH = frozenset({"math.absf", "math.absi", "math.floor", "math.ceil", "math.fma"})
 _MANY_TO_ONE = frozenset({"tt.broadcast", "tt.reshape", "tt.cat", "tt.gather", "tt.join", "tt.split"})
 _LONG = 16  # ops; a longer chain with several sinks is kept too
 

@@ -1,4 +1,4 @@
-"""A kernel as a built-in function: LLVM IR that unpacks Python objects, and the function object made of it.
+"""LLVM IR that unpacks Python objects and runs a kernel with them; ``built_in`` makes a function object of it.
 
 ``ctypes`` takes a microsecond to pass ten arguments, as long as a small kernel runs. Here the conversions are compiled with
 the kernel, as numba does it, and use nothing but CPython's stable interface and the place of an ndarray's first field.
@@ -6,72 +6,67 @@ the kernel, as numba does it, and use nothing but CPython's stable interface and
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Any
 
-import llvmlite.binding as llvm
-import numpy as np
-
+from flroute.reference_vendor.triton_cpu.built_in import HEAD, PYTHON, entry_name
 from flroute.reference_vendor.triton_cpu.types import Type
+from flroute.reference_vendor.triton_cpu.vector_math import rounded_to_odd
 
-HEAD = object.__basicsize__  # bytes at the start of every object; its type comes last in them
-_METH_FASTCALL = 0x0080
-_PYTHON = {  # functions of CPython's stable interface: result, parameters
-    "PyErr_BadArgument": ("i32", ""),
-    "PyErr_Occurred": ("ptr", ""),
-    "PyEval_RestoreThread": ("void", "ptr"),
-    "PyEval_SaveThread": ("ptr", ""),
-    "PyFloat_AsDouble": ("double", "ptr"),
-    "PyLong_AsLongLong": ("i64", "ptr"),
-    "PyLong_AsLongLongAndOverflow": ("i64", "ptr, ptr"),
-    "PyLong_AsUnsignedLongLong": ("i64", "ptr"),
-    "PyLong_AsUnsignedLongLongMask": ("i64", "ptr"),
-    "PyLong_FromLongLong": ("ptr", "i64"),
-}
-_LEADING = ("scratch", "first", "last", "programs0", "programs1", "programs2")
+_LEADING = ("team", "threads", "scratch", "count", "programs0", "programs1", "programs2")
 
 
-def entry_name(kernel: str) -> str:
-    """The symbol of a kernel's entry for Python."""
-    return f"{kernel}.python"
+def python_entry(kernel: str, arguments: Sequence[Type], *, asserts: bool, scratch: int) -> str:
+    """LLVM IR of ``(team, threads, scratch, count, programs0, programs1, programs2, *arguments) -> status``.
 
-
-def python_entry(kernel: str, arguments: Sequence[Type], *, asserts: bool) -> str:
-    """LLVM IR of ``(scratch, first, last, programs0, programs1, programs2, *arguments) -> status``.
-
+    Runs ``count`` programs: in this thread, or, if ``team`` is a ``team.Team``'s address, in up to so many ``threads``.
     Pointers are addresses or ndarrays, whose first element is meant. The interpreter's lock is released while programs
-    run. ``status`` is the number of the ``device_assert`` that failed last, 0 if none did.
+    run. ``scratch`` is the address of ``scratch`` bytes for each thread. ``status`` is the number of a ``device_assert``
+    that failed, 0 if none did.
     """
     out = _Body()
-    leading = [out.integer(i) for i in range(len(_LEADING))]
+    team, threads, memory, count, *sizes = [out.integer(i) for i in range(len(_LEADING))]
     given = [out.argument(len(_LEADING) + i, kind) for i, kind in enumerate(arguments)]
-    scratch = out.op(f"inttoptr i64 {leading[0]} to ptr")
-    grid = [f"i32 {out.op(f'trunc i64 {size} to i32')}" for size in leading[3:]]
-    call = ", ".join([*given, f"i64 {leading[1]}", f"i64 {leading[2]}", *grid, f"ptr {scratch}"])
-    convert = "\n".join(out.lines)
-    count = len(_LEADING) + len(arguments)
+    given += [f"i32 {out.op(f'trunc i64 {size} to i32')}" for size in sizes]
+    team, memory = (out.op(f"inttoptr i64 {address} to ptr") for address in (team, memory))
+    launch = [
+        f"ptr {team}",
+        f"i64 {threads}",
+        f'ptr @"{kernel}.share"',
+        "ptr %context",
+        f"i64 {count}",
+        f"ptr {memory}",
+    ]
     return f"""
-{"".join(f"declare {result} @{name}({parameters})" + chr(10) for name, (result, parameters) in _PYTHON.items())}
+{"".join(f"declare {result} @{name}({parameters})" + chr(10) for name, (result, parameters) in PYTHON.items())}
+{_share(kernel, given, asserts=asserts)}
 define ptr @"{entry_name(kernel)}"(ptr %array_type, ptr %objects, i64 %count) nounwind {{
 entry:
   %overflow = alloca i32
-  %complete = icmp eq i64 %count, {count}
+  %context = alloca %context
+  %complete = icmp eq i64 %count, {len(_LEADING) + len(arguments)}
   br i1 %complete, label %convert, label %refuse
 convert:
-{convert}
+{chr(10).join(out.lines)}
   %raised = call ptr @PyErr_Occurred()
   %sound = icmp eq ptr %raised, null
   br i1 %sound, label %check, label %fail
 check:
   br i1 {out.fits}, label %run, label %refuse
 run:
-  {f"store i64 0, ptr {scratch}" if asserts else ""}
+{_stored([*given, "i64 0"])}
   %thread = call ptr @PyEval_SaveThread()
-  call void @"{kernel}.grid"({call})
+  %alone = icmp eq ptr {team}, null
+  br i1 %alone, label %here, label %together
+here:
+  call void @"{kernel}.share"(ptr %context, i64 0, i64 {count}, ptr {memory})
+  br label %done
+together:
+  %launch = load ptr, ptr {team}
+  call void %launch({", ".join(launch)}, i64 {scratch})
+  br label %done
+done:
   call void @PyEval_RestoreThread(ptr %thread)
-  %status = {f"load i64, ptr {scratch}" if asserts else "add i64 0, 0"}
+  %status = load i64, ptr %place{len(given)}
   %result = call ptr @PyLong_FromLongLong(i64 %status)
   ret ptr %result
 refuse:
@@ -81,6 +76,36 @@ fail:
   ret ptr null
 }}
 """
+
+
+def _stored(values: Sequence[str]) -> str:
+    """What a launch's threads are told, in memory: the kernel's arguments, the grid's sizes, and the status."""
+    return "\n".join(
+        f"  %place{i} = getelementptr %context, ptr %context, i32 0, i32 {i}\n  store {value}, ptr %place{i}"
+        for i, value in enumerate(values)
+    )
+
+
+def _share(kernel: str, given: Sequence[str], *, asserts: bool) -> str:
+    """What each thread calls: some of the programs, with the arguments from memory."""
+    kinds = [value.partition(" ")[0] for value in given]
+    loads = "\n".join(
+        f"  %place{i} = getelementptr %context, ptr %context, i32 0, i32 {i}\n  %value{i} = load {kind}, ptr %place{i}"
+        for i, kind in enumerate(kinds)
+    )
+    values = [f"{kind} %value{i}" for i, kind in enumerate(kinds)]
+    call = ", ".join([*values[:-3], "i64 %first", "i64 %last", *values[-3:], "ptr %scratch"])
+    report = f"""  %failed = load i64, ptr %scratch
+  %status = getelementptr %context, ptr %context, i32 0, i32 {len(kinds)}
+  %before = atomicrmw umax ptr %status, i64 %failed monotonic"""
+    return f"""%context = type {{ {", ".join([*kinds, "i64"])} }}
+define internal void @"{kernel}.share"(ptr %context, i64 %first, i64 %last, ptr %scratch) nounwind {{
+{loads}
+{"  store i64 0, ptr %scratch" if asserts else ""}
+  call void @"{kernel}.grid"({call})
+{report if asserts else ""}
+  ret void
+}}"""
 
 
 class _Body:
@@ -120,7 +145,11 @@ class _Body:
             return f"ptr {self.pointer(position)}"
         if kind.is_float:
             value = self.op(f"call double @PyFloat_AsDouble(ptr {self.object(position)})")
-            return f"{kind.register} {value if kind.register == 'double' else self.op(f'fptrunc double {value} to float')}"
+            if kind.element in {"f16", "bf16"}:  # the kernel rounds it once more
+                value = rounded_to_odd(self.op, value)
+            elif kind.element == "f32":
+                value = self.op(f"fptrunc double {value} to float")
+            return f"{kind.register} {value}"
         if kind.bytes == 8:
             return f"{kind.storage} {self.long(position)}"
         value, bits = self.integer(position), 8 * kind.bytes
@@ -157,34 +186,3 @@ class _Body:
             self.lines.append(f"  br label %end{number}")
         self.lines.append(f"end{number}:")
         return self.op(f"phi {llvm_type} {', '.join(values)}")
-
-
-class _MethodDefinition(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    )
-
-
-@cache
-def resolve_symbols() -> None:
-    """Tell LLVM where CPython's functions are, and make sure that an ndarray begins as the code above takes it to."""
-    for name in _PYTHON:
-        address = ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
-        llvm.add_symbol(name, address)
-    array = np.zeros(1)
-    kind, data = (ctypes.c_size_t.from_address(id(array) + place).value for place in (HEAD - 8, HEAD))
-    if (kind, data) != (id(np.ndarray), array.ctypes.data):
-        raise ImportError(
-            f"numpy {np.__version__}: an ndarray does not begin with its type and its data's address"
-        )
-
-
-def as_builtin(address: int, name: str) -> tuple[Callable[..., int], Any]:
-    """The entry at an address as a built-in function, and what must live as long as it does."""
-    definition = _MethodDefinition(name.encode(), address, _METH_FASTCALL, None)
-    prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-    make = prototype(("PyCFunction_NewEx", ctypes.pythonapi))
-    return make(ctypes.addressof(definition), np.ndarray, None), definition

@@ -29,8 +29,6 @@ _RETURNS_NOTHING = frozenset(
         "scf.condition",
         "cf.br",
         "cf.cond_br",
-        "cf.assert",
-        "gpu.barrier",
         "ttg.barrier",
         "tt.descriptor_store",
         "llvm.intr.assume",
@@ -351,13 +349,13 @@ def _result_types(op: Op, head: str, signature: str) -> list[Type]:
 
 
 def read(text: str) -> Function:
-    """The module's one kernel; functions that were not inlined cannot be compiled."""
+    """The module's one kernel."""
     functions = Reader(text).functions()
     if len(functions) != 1:
         names = ", ".join(function.name for function in functions)
         raise UnsupportedKernelError(
             "tt.func",
-            f"one kernel is compiled at a time, the module has: {names} (noinline=True helpers are not supported)",
+            f"one kernel is compiled at a time, the module has: {names}",
             "",
         )
     return functions[0]

@@ -1,7 +1,7 @@
 """Functions of one element that LLVM can inline and vectorise, as LLVM IR text, and what is left to the C library.
 
 No PyPI wheel brings a vector math library, and a call to libm stops vectorisation: the functions that kernels use in
-their hot loops are polynomials here. float64 and the rarer functions are libm's.
+their hot loops are polynomials, of float32 here, of float64 in ``vector_math_float64.py``. The rarer ones are libm's.
 
 Sources: exp, log, tanh after Moshier's Cephes (expf.c, logf.c, tanhf.c); erf: a minimax fit by N. Juffa, error below
 1 ulp. The test compares every function with the exact value over its whole range, special values included.
@@ -10,9 +10,11 @@ Sources: exp, log, tanh after Moshier's Cephes (expf.c, logf.c, tanhf.c); erf: a
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Callable, Sequence
 from functools import cache
+
+from flroute.reference_vendor.triton_cpu import vector_math_float64
+from flroute.reference_vendor.triton_cpu.function_text import Body, literal
 
 LIBM_UNARY = frozenset(
     ["acos", "acosh", "asin", "asinh", "atan", "atanh", "cbrt", "cos", "cosh", "erf", "erfc", "exp", "exp10", "exp2", "expm1",
@@ -25,26 +27,19 @@ LIBM_OTHER = (
 )  # fmt: skip
 INTRINSIC = {  # name -> (LLVM intrinsic, arity)
     "sqrt": ("sqrt", 1), "fabs": ("fabs", 1), "abs": ("fabs", 1), "floor": ("floor", 1), "ceil": ("ceil", 1), "trunc": ("trunc", 1),
-    "rint": ("rint", 1), "nearbyint": ("nearbyint", 1), "roundeven": ("roundeven", 1), "round": ("round", 1), "fma": ("fma", 3),
-    "fmax": ("maxnum", 2), "fmin": ("minnum", 2), "copysign": ("copysign", 2),
+    "rint": ("rint", 1), "nearbyint": ("nearbyint", 1), "round": ("round", 1), "fma": ("fma", 3), "copysign": ("copysign", 2),
 }  # fmt: skip
-VECTOR_FLOAT32 = frozenset({"exp", "exp2", "log", "log2", "tanh", "erf"})
-COMPOSED = frozenset({"rsqrt", "sigmoid"})
-COSTLY = LIBM_UNARY | LIBM_BINARY | COMPOSED | {"sqrt"}
-
-
-def literal(value: float, llvm_type: str) -> str:
-    """A floating constant as LLVM reads it: the bits of a double, rounded to float first where the type is float."""
-    if llvm_type == "float":
-        value = struct.unpack("f", struct.pack("f", value))[0] if abs(value) < 3.5e38 else value
-    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+VECTOR = {  # what takes no call to libm, and what it is called here
+    "float": {name: f"vector_{name}" for name in ("exp", "exp2", "log", "log2", "tanh", "erf", "pow")},
+    "double": {name: f"vector_{name}_double" for name in ("exp", "exp2", "log", "tanh", "erf", "erfc")},
+}
 
 
 def arity(name: str) -> int | None:
     """How many arguments a function takes; None if it is not known here."""
     if name in INTRINSIC:
         return INTRINSIC[name][1]
-    if name in LIBM_UNARY or name in COMPOSED or name in VECTOR_FLOAT32:
+    if name in LIBM_UNARY or name == "rsqrt":
         return 1
     return 2 if name in LIBM_BINARY else None
 
@@ -58,57 +53,27 @@ def call(op: Callable[[str], str], name: str, llvm_type: str, arguments: Sequenc
     if name == "rsqrt":
         root = op(f"call {llvm_type} @llvm.sqrt.{suffix}({values})")
         return op(f"fdiv {llvm_type} {literal(1.0, llvm_type)}, {root}")
-    if name == "sigmoid":
-        one = literal(1.0, llvm_type)
-        power = call(op, "exp", llvm_type, [op(f"fneg {llvm_type} {arguments[0]}")])
-        return op(f"fdiv {llvm_type} {one}, {op(f'fadd {llvm_type} {one}, {power}')}")
-    if llvm_type == "float" and name in VECTOR_FLOAT32:
-        return op(f"call float @vector_{name}({values})")
+    if name in VECTOR[llvm_type]:
+        return op(f"call {llvm_type} @{VECTOR[llvm_type][name]}({values})")
     return op(f"call {llvm_type} @{name}{'f' if llvm_type == 'float' else ''}({values})")
 
 
-class _Body:
-    """Writes one function of the prelude."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def op(self, text: str) -> str:
-        """Write an instruction; the register that holds its result."""
-        name = f"%v{len(self.lines)}"
-        self.lines.append(f"  {name} = {text}")
-        return name
-
-    def fma(self, a: str, b: str, c: str) -> str:
-        """a * b + c, rounded once."""
-        return self.op(f"call float @llvm.fma.f32(float {a}, float {b}, float {c})")
-
-    def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
-        """Horner's rule, highest power first."""
-        value = literal(coefficients[0], "float")
-        for coefficient in coefficients[1:]:
-            value = self.fma(value, x, literal(coefficient, "float"))
-        return value
-
-    def select(self, condition: str, a: str, b: str, kind: str = "float") -> str:
-        """One of two values."""
-        return self.op(f"select i1 {condition}, {kind} {a}, {kind} {b}")
-
-    def compare(self, predicate: str, a: str, b: str) -> str:
-        """A comparison."""
-        return self.op(f"fcmp {predicate} float {a}, {b}")
-
-    def function(self, name: str, result: str, kind: str = "float") -> str:
-        """The text of the whole function."""
-        body = "\n".join(self.lines)
-        return f"define internal {kind} @{name}(float %x) alwaysinline nounwind {{\n{body}\n  ret {kind} {result}\n}}\n"
+def rounded_to_odd(op: Callable[[str], str], x: str) -> str:
+    """Write the rounding of a ``double`` register to ``float``: cut off, and the last bit set if anything was lost."""
+    near = op(f"fptrunc double {x} to float")
+    wide = op(f"fpext float {near} to double")
+    sizes = [op(f"call double @llvm.fabs.f64(double {v})") for v in (wide, x)]
+    beyond = op(f"zext i1 {op(f'fcmp ogt double {sizes[0]}, {sizes[1]}')} to i32")
+    cut = op(f"sub i32 {op(f'bitcast float {near} to i32')}, {beyond}")
+    lost = op(f"zext i1 {op(f'fcmp one double {wide}, {x}')} to i32")
+    return op(f"bitcast i32 {op(f'or i32 {cut}, {lost}')} to float")
 
 
 def _f(value: float) -> str:
     return literal(value, "float")
 
 
-def _power_of_two(b: _Body, power: str) -> str:
+def _power_of_two(b: Body, power: str) -> str:
     """2**power for an integer in [-126, 127]."""
     bits = b.op(f"shl i32 {power}, 23")
     return b.op(f"bitcast i32 {b.op(f'add i32 {bits}, {127 << 23}')} to float")
@@ -117,7 +82,7 @@ def _power_of_two(b: _Body, power: str) -> str:
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 
 
-def _exponential(b: _Body, x: str, unit: Callable[[str, str], str], per_unit: float) -> tuple[str, str]:
+def _exponential(b: Body, x: str, unit: Callable[[str, str], str], per_unit: float) -> tuple[str, str]:
     """exp(r) and n, where x = n + r in the unit of the base's powers: r = unit(x, n), n the nearest integer to x * per_unit."""
     scaled = x if per_unit == 1 else b.op(f"fmul float {x}, {_f(per_unit)}")
     n = b.op(f"call float @llvm.rint.f32(float {scaled})")
@@ -128,7 +93,7 @@ def _exponential(b: _Body, x: str, unit: Callable[[str, str], str], per_unit: fl
 
 
 def _scaled(
-    b: _Body, name: str, low: float, high: float, unit: Callable[[str, str], str], per_unit: float
+    b: Body, name: str, low: float, high: float, unit: Callable[[str, str], str], per_unit: float
 ) -> str:
     """The whole range: the power of two is applied in halves, so that only the last multiplication rounds or overflows."""
     x = b.select(
@@ -141,7 +106,7 @@ def _scaled(
     return b.function(name, b.op(f"fmul float {once}, {_power_of_two(b, rest)}"))
 
 
-def _log2_parts(b: _Body) -> Callable[[str, str], str]:
+def _log2_parts(b: Body) -> Callable[[str, str], str]:
     def reduce(x: str, n: str) -> str:
         minus = b.op(f"fneg float {n}")
         return b.fma(minus, _f(-2.12194440e-4), b.fma(minus, _f(0.693359375), x))
@@ -150,19 +115,19 @@ def _log2_parts(b: _Body) -> Callable[[str, str], str]:
 
 
 def _exp() -> str:
-    b = _Body()
+    b = Body()
     return _scaled(b, "vector_exp", -104.0, 89.0, _log2_parts(b), 1.4426950408889634)
 
 
 def _exp_moderate() -> str:
     """exp for |x| < 80, without the steps that only the ends of the range need."""
-    b = _Body()
+    b = Body()
     series, n = _exponential(b, "%x", _log2_parts(b), 1.4426950408889634)
     return b.function("vector_exp_moderate", b.op(f"fmul float {series}, {_power_of_two(b, n)}"))
 
 
 def _exp2() -> str:
-    b = _Body()
+    b = Body()
     return _scaled(
         b,
         "vector_exp2",
@@ -181,7 +146,7 @@ _LOG = (
 
 def _logarithm(name: str, *, binary: bool) -> str:
     """log(m * 2**e), m in [sqrt(1/2), sqrt(2)): a polynomial in m - 1."""
-    b = _Body()
+    b = Body()
     tiny = b.compare("olt", "%x", _f(1.1754943508222875e-38))
     x = b.select(tiny, b.op(f"fmul float %x, {_f(8388608.0)}"), "%x")
     bits = b.op(f"bitcast float {x} to i32")
@@ -211,7 +176,7 @@ _TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-
 
 
 def _tanh() -> str:
-    b = _Body()
+    b = Body()
     size = b.op("call float @llvm.fabs.f32(float %x)")
     z = b.op("fmul float %x, %x")
     near = b.fma(b.op(f"fmul float {b.polynomial(z, _TANH)}, {z}"), "%x", "%x")
@@ -236,7 +201,7 @@ _ERF_FAR = (
 
 
 def _erf() -> str:
-    b = _Body()
+    b = Body()
     size = b.op("call float @llvm.fabs.f32(float %x)")
     near = b.fma(b.polynomial(b.op("fmul float %x, %x"), _ERF_NEAR), "%x", "%x")
     t = b.select(b.compare("ogt", size, _f(4.0)), _f(4.0), size)  # erf(4) rounds to 1
@@ -248,7 +213,7 @@ def _erf() -> str:
 
 def _bfloat16() -> str:
     """The 16 bits of the bfloat16 nearest to a float32, ties to even; a NaN stays a NaN."""
-    b = _Body()
+    b = Body()
     bits = b.op("bitcast float %x to i32")
     odd = b.op(f"and i32 {b.op(f'lshr i32 {bits}, 16')}, 1")
     rounded = b.op(f"add i32 {bits}, {b.op(f'add i32 {odd}, 32767')}")
@@ -279,7 +244,7 @@ def _functions() -> dict[str, str]:
         _tanh(),
         _erf(),
     ]
-    for text in [*written, _bfloat16()]:
+    for text in [*written, _bfloat16(), *vector_math_float64.functions()]:
         texts[text.partition("@")[2].partition("(")[0]] = text
     return texts
 

@@ -1,4 +1,4 @@
-"""Layer normalization and its gradients, one row per program."""
+"""Layer and RMS normalization and their gradients, one row per program."""
 
 import triton
 import triton.language as tl
@@ -71,3 +71,40 @@ def total_of_columns(x, out, rows, n, BLOCK: tl.constexpr):
     for r in range(rows):
         total += tl.load(x + r * n + column, mask=inside, other=0.0).to(tl.float64)
     tl.store(out + column, total, mask=inside)
+
+
+@triton.jit
+def rms_norm(x, weight, out, rstd, n, eps, WEIGHT: tl.constexpr, BLOCK: tl.constexpr):
+    i, inside = row(n, BLOCK)
+    v = wide(tl.load(x + i, mask=inside, other=0.0))
+    scale = 1 / tl.sqrt(tl.sum(v * v, 0) / n + eps)
+    v = v * scale
+    if WEIGHT:
+        v = v * wide(tl.load(weight + tl.arange(0, BLOCK), mask=inside))
+    tl.store(out + i, v, mask=inside)
+    tl.store(rstd + tl.program_id(0), scale)
+
+
+@triton.jit
+def rms_norm_backward(gradient, x, rstd, weight, out, n, WEIGHT: tl.constexpr, BLOCK: tl.constexpr):
+    """With u = x rstd, each row is rstd (g - u mean(g u)), where g = gradient * weight."""
+    i, inside = row(n, BLOCK)
+    scale = tl.load(rstd + tl.program_id(0))
+    g = wide(tl.load(gradient + i, mask=inside, other=0.0))
+    u = wide(tl.load(x + i, mask=inside, other=0.0)) * scale
+    if WEIGHT:
+        g = g * wide(tl.load(weight + tl.arange(0, BLOCK), mask=inside, other=0.0))
+    tl.store(out + i, (g - u * (tl.sum(g * u, 0) / n)) * scale, mask=inside)
+
+
+@triton.jit
+def rms_norm_parameters(gradient, x, rstd, for_weight, rows, n, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """What each of ``ROWS`` rows in a row adds to the gradient of the weight; (programs, n) of partial sums."""
+    column = tl.arange(0, BLOCK)
+    inside = column < n
+    weights = tl.zeros((BLOCK,), for_weight.dtype.element_ty)
+    first = tl.program_id(0).to(tl.int64) * ROWS
+    for r in range(first, tl.minimum(first + ROWS, rows)):
+        g = wide(tl.load(gradient + r * n + column, mask=inside, other=0.0))
+        weights += g * wide(tl.load(x + r * n + column, mask=inside, other=0.0)) * tl.load(rstd + r)
+    tl.store(for_weight + tl.program_id(0).to(tl.int64) * n + column, weights, mask=inside)

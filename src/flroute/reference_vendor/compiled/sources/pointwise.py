@@ -55,6 +55,20 @@ def rsqrt(x, out, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def pow_scalar(x, out, exponent, n, BLOCK: tl.constexpr):
+    i, inside = positions(n, BLOCK)
+    v = tl.load(x + i, mask=inside)
+    tl.store(out + i, libdevice.pow(v, tl.full((BLOCK,), exponent, v.dtype)), mask=inside)
+
+
+@triton.jit
+def pow_tensor(x, exponent, out, n, BLOCK: tl.constexpr):
+    i, inside = positions(n, BLOCK)
+    v, power = tl.load(x + i, mask=inside), tl.load(exponent + i, mask=inside)
+    tl.store(out + i, libdevice.pow(v, power), mask=inside)
+
+
+@triton.jit
 def minus_logit(x):
     """-log(Phi(x) / Phi(-x)), an odd function of x; ``reference_vendor/gelu.py`` says where the coefficients are from."""
     z = tl.minimum(x * x, 31.0)

@@ -22,6 +22,17 @@ def softmax(x, out, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def safe_softmax(x, out, n, BLOCK: tl.constexpr):
+    """Of a row that is minus infinity throughout, and so has no softmax, zeros."""
+    i, inside = row(n, BLOCK)
+    v = wide(tl.load(x + i, mask=inside, other=-float("inf")))
+    largest = tl.max(v, 0)
+    e = tl.exp(v - tl.where(largest == -float("inf"), 0.0, largest))
+    total = tl.sum(e, 0)
+    tl.store(out + i, e * tl.where(total == 0, 0.0, 1 / total), mask=inside)
+
+
+@triton.jit
 def log_softmax(x, out, n, BLOCK: tl.constexpr):
     i, inside = row(n, BLOCK)
     v = wide(tl.load(x + i, mask=inside, other=-float("inf")))

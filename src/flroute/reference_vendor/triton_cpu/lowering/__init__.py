@@ -8,10 +8,12 @@ from flroute.reference_vendor.triton_cpu import vector_math
 from flroute.reference_vendor.triton_cpu.errors import UnsupportedKernelError
 from flroute.reference_vendor.triton_cpu.lowering import (
     control_flow,
+    conversions,
     diagnostics,
     dot,
     elementwise,
     libdevice,
+    mapping,
     memory,
     reductions,
     shapes,
@@ -25,11 +27,13 @@ from flroute.reference_vendor.triton_cpu.types import Type
 __all__ = [
     "Lowered",
     "control_flow",
+    "conversions",
     "diagnostics",
     "dot",
     "elementwise",
     "libdevice",
     "lower",
+    "mapping",
     "memory",
     "reductions",
     "shapes",
@@ -63,7 +67,7 @@ def lower(function: Function) -> Lowered:
     low.exit = low.write.label()
     names = [f"%argument{i}" for i in range(len(function.arguments))]
     for argument, name in zip(function.arguments, names, strict=True):
-        low.nodes[argument] = scalar(argument.type, name)
+        low.nodes[argument] = scalar(argument.type, elementwise.round_to(low.write, argument.type, name))
         low.nodes[argument].origin = name
     control_flow.lower_function(low, function)
     types = tuple(argument.type for argument in function.arguments)

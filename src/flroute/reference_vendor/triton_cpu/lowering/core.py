@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
 
 from flroute.reference_vendor.triton_cpu.emit import FunctionWriter, Index, LoopKind
 from flroute.reference_vendor.triton_cpu.lowering.bounds import leading
@@ -23,6 +24,7 @@ from flroute.reference_vendor.triton_cpu.types import Type
 
 Handler = Callable[["Lowerer", Op], None]
 HANDLERS: dict[str, Handler] = {}
+_NESTED = 4  # loops; more axes, as ``tl.sort`` has, are run through in one, of short code
 
 
 def lowers(*names: str) -> Callable[[Handler], Handler]:
@@ -146,7 +148,7 @@ class Lowerer:
         """Register to memory, the reverse of ``load_element``."""
         w = self.write
         if value_type.element == "bf16":
-            register = w.op(f"call i16 @bfloat16_bits(float {register})")
+            register = w.bfloat16(register)
         elif value_type.element == "f16":
             register = w.op(f"fptrunc float {register} to half")
         elif value_type.element == "i1":
@@ -293,6 +295,15 @@ class Lowerer:
                 body(prefix)
         elif len(prefix) == len(shape) - 1:
             self._innermost(shape[-1], body, [*masks, *([known] if known else [])], mask, prefix, kind)
+        elif len(shape) - len(prefix) > _NESTED:
+            rest = shape[len(prefix) :]
+
+            def one(position: str) -> None:
+                index = (*prefix, *self.write.unravel(rest, position))
+                with self.element(index):
+                    body(index)
+
+            self.write.loop("0", str(prod(rest)), one, kind="running" if kind == "plain" else kind)
         else:
 
             def inner(i: str) -> None:

@@ -13,7 +13,7 @@ from flroute.reference_vendor.triton_cpu.ttir import Op
 from flroute.reference_vendor.triton_cpu.types import Type
 
 
-@lowers("tt.assert", "cf.assert")
+@lowers("tt.assert")
 def lower_assert(low: Lowerer, op: Op) -> None:
     """Writes the number of the failing assertion at the start of scratch memory, where the launcher looks."""
     (condition,), w = low.operands(op), low.write

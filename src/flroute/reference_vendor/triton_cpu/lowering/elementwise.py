@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons, casts and functions of one element."""
+"""Arithmetic, comparisons and functions of one element."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from flroute.reference_vendor.triton_cpu import vector_math
 from flroute.reference_vendor.triton_cpu.emit import FunctionWriter
+from flroute.reference_vendor.triton_cpu.function_text import literal
 from flroute.reference_vendor.triton_cpu.lowering.core import HANDLERS, Lowerer, lowers
 from flroute.reference_vendor.triton_cpu.lowering.values import Affine, Node, scalar
 from flroute.reference_vendor.triton_cpu.ttir import Op
@@ -20,7 +21,6 @@ _INTEGER_BINARY = {"addi": "add", "subi": "sub", "muli": "mul", "andi": "and", "
 _FLOAT_BINARY = {"addf": "fadd", "subf": "fsub", "mulf": "fmul", "divf": "fdiv", "remf": "frem"}
 _MIN_MAX = {"maxsi": "smax", "minsi": "smin", "maxui": "umax", "minui": "umin"}
 _FLOAT_MIN_MAX = {"maxnumf": "maxnum", "minnumf": "minnum", "maximumf": "maximum", "minimumf": "minimum"}
-_BIT_COUNTS = {"ctpop": "", "ctlz": ", i1 false", "cttz": ", i1 false"}
 
 
 def emits(*names: str) -> Callable[[Emit], Emit]:
@@ -101,6 +101,17 @@ def _predicate(op: Op) -> str:
 # constants
 
 
+def _nearest(value: float, kind: Type) -> float:
+    """The number of a half-precision type that is meant: its text has too few digits to be it."""
+    if kind.element == "f16":
+        return float(struct.unpack("<e", struct.pack("<e", value))[0])
+    if kind.element == "bf16":
+        bits = struct.unpack("<I", struct.pack("<f", value))[0]
+        rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+        return float(struct.unpack("<f", struct.pack("<I", rounded))[0])
+    return value
+
+
 def constant_literal(op: Op, text: str, kind: Type) -> str:
     if kind.is_float:
         bits = {"f16": ("<H", "<e"), "bf16": ("<I", "<f"), "f32": ("<I", "<f"), "f64": ("<Q", "<d")}[
@@ -110,10 +121,8 @@ def constant_literal(op: Op, text: str, kind: Type) -> str:
             raw = int(text, 16) << (16 if kind.element == "bf16" else 0)
             value = struct.unpack(bits[1], struct.pack(bits[0], raw))[0]
         else:
-            value = float(text)
-            if kind.element == "f16":
-                value = struct.unpack("<e", struct.pack("<e", value))[0]
-        return vector_math.literal(value, kind.register)
+            value = _nearest(float(text), kind)
+        return literal(value, kind.register)
     if text in {"true", "false"}:
         return "1" if text == "true" else "0"
     if re.fullmatch(r"-?\d+", text) is None:
@@ -248,80 +257,6 @@ def select(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[Type], r
     return w.op(f"select i1 {x[0]}, {result.register} {x[1]}, {result.register} {x[2]}")
 
 
-# casts
-
-
-@emits("arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast")
-def resize_integer(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[Type], result: Type) -> str:
-    instruction = {"extsi": "sext", "extui": "zext", "trunci": "trunc", "index_cast": "sext"}[op.name[6:]]
-    if op.name == "arith.index_cast" and kinds[0].bits >= result.bits:
-        instruction = "trunc"
-    same = kinds[0].register == result.register
-    return x[0] if same else w.op(f"{instruction} {kinds[0].register} {x[0]} to {result.register}")
-
-
-@emits("arith.sitofp", "arith.uitofp")
-def integer_to_float(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[Type], result: Type) -> str:
-    return w.op(f"{op.name[6:]} {kinds[0].register} {x[0]} to {result.register}")
-
-
-@emits("arith.fptosi", "arith.fptoui")
-def float_to_integer(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[Type], result: Type) -> str:
-    """Saturating, NaN to zero, as on a GPU."""
-    source, suffix = kinds[0].register, "f64" if kinds[0].register == "double" else "f32"
-    return w.op(f"call {result.register} @llvm.{op.name[6:]}.sat.{result.register}.{suffix}({source} {x[0]})")
-
-
-@emits("arith.extf", "arith.truncf", "tt.fp_to_fp")
-def resize_float(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[Type], result: Type) -> str:
-    if re.search(r"rounding = (?!rtne|0)\w+", op.text):
-        raise op.refuse("only rounding to nearest, ties to even, is supported")
-    source, target = kinds[0].register, result.register
-    if source == target:
-        return x[0]  # rounding to half precision follows every op
-    return w.op(f"{'fpext' if target == 'double' else 'fptrunc'} {source} {x[0]} to {target}")
-
-
-@emits("tt.bitcast", "arith.bitcast")
-def bitcast(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[Type], result: Type) -> str:
-    return reinterpret(w, op, x[0], kinds[0], result)
-
-
-def reinterpret(w: FunctionWriter, op: Op, x: str, source: Type, result: Type) -> str:
-    """The same bits as another type."""
-    if source.element == "ptr" or source.register == result.register == source.storage:
-        return x
-    if source.bits != result.bits:
-        raise op.refuse(f"a bitcast from {source} to {result}, which have different widths")
-    bits, integer = x, f"i{source.bits}"
-    if source.element == "bf16":
-        bits = w.op(f"call i16 @bfloat16_bits(float {bits})")
-    elif source.element == "f16":
-        bits = w.op(f"bitcast half {w.op(f'fptrunc float {bits} to half')} to i16")
-    elif source.is_float:
-        bits = w.op(f"bitcast {source.register} {bits} to {integer}")
-    if result.element == "bf16":
-        wide = w.op(f"zext i16 {bits} to i32")
-        return w.op(f"bitcast i32 {w.op(f'shl i32 {wide}, 16')} to float")
-    if result.element == "f16":
-        return w.op(f"fpext half {w.op(f'bitcast i16 {bits} to half')} to float")
-    return w.op(f"bitcast {integer} {bits} to {result.register}") if result.is_float else bits
-
-
-@emits("tt.ptr_to_int")
-def pointer_to_integer(
-    w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[Type], result: Type
-) -> str:
-    return w.op(f"ptrtoint ptr {x[0]} to {result.register}")
-
-
-@emits("tt.int_to_ptr")
-def integer_to_pointer(
-    w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[Type], result: Type
-) -> str:
-    return w.op(f"inttoptr {kinds[0].register} {x[0]} to ptr")
-
-
 # functions
 
 
@@ -333,23 +268,13 @@ def real_function(w: FunctionWriter, op: Op, name: str, x: Sequence[str], result
 
 
 @emits(*(f"math.{name}" for name in (
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan",
-    "asinh", "acosh", "atanh", "erf", "erfc", "sqrt", "rsqrt", "cbrt", "floor", "ceil", "trunc", "round", "roundeven", "fma",
-    "absf", "copysign", "atan2", "powf",
+    "exp", "exp2", "log", "log2", "sin", "cos", "erf", "sqrt", "rsqrt", "floor", "ceil", "absf", "fma",
 )), "tt.precise_sqrt")  # fmt: skip
 def math_function(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[Type], result: Type) -> str:
-    name = {"math.absf": "fabs", "math.powf": "pow", "tt.precise_sqrt": "sqrt"}.get(
-        op.name, op.name.partition(".")[2]
-    )
+    name = {"math.absf": "fabs", "tt.precise_sqrt": "sqrt"}.get(op.name, op.name.partition(".")[2])
     return real_function(w, op, name, x, result)
 
 
 @emits("math.absi")
 def absolute_integer(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[Type], result: Type) -> str:
     return w.op(f"call {result.register} @llvm.abs.{result.register}({result.register} {x[0]}, i1 false)")
-
-
-@emits(*(f"math.{name}" for name in _BIT_COUNTS))
-def bit_count(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequence[Type], result: Type) -> str:
-    name, kind = op.name[5:], result.register
-    return w.op(f"call {kind} @llvm.{name}.{kind}({kind} {x[0]}{_BIT_COUNTS[name]})")

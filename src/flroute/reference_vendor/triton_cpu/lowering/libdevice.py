@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from flroute.reference_vendor.triton_cpu import vector_math
+from flroute.reference_vendor.triton_cpu import function_text
 from flroute.reference_vendor.triton_cpu.emit import FunctionWriter
 from flroute.reference_vendor.triton_cpu.lowering.elementwise import emits, real_function
 from flroute.reference_vendor.triton_cpu.lowering.rounding import (
@@ -60,9 +60,14 @@ def library_function(w: FunctionWriter, op: Op, x: Sequence[str], kinds: Sequenc
     return real_function(w, op, name, x, result)
 
 
-@computes("llrint", "llround")
-def whole_number(w: FunctionWriter, x: Sequence[str], kinds: Sequence[Type], result: Type) -> str:
-    return saturated(w, call(w, "rint", kinds[0], x[0]), kinds[0], result)
+def _whole_number(rounding: str) -> Compute:
+    def compute(w: FunctionWriter, x: Sequence[str], kinds: Sequence[Type], result: Type) -> str:
+        return saturated(w, call(w, rounding, kinds[0], x[0]), kinds[0], result)
+
+    return compute
+
+
+_COMPUTE |= {"llrint": _whole_number("rint"), "llround": _whole_number("round")}
 
 
 @computes(
@@ -213,7 +218,7 @@ def integer_exponent(w: FunctionWriter, x: Sequence[str], kinds: Sequence[Type],
 def saturate(w: FunctionWriter, x: Sequence[str], kinds: Sequence[Type], result: Type) -> str:
     """Into [0, 1], NaN to 0."""
     raised = w.op(f"select i1 {w.op(f'fcmp ogt float {x[0]}, 0.0')}, float {x[0]}, float 0.0")
-    one = vector_math.literal(1.0, "float")
+    one = function_text.literal(1.0, "float")
     return w.op(f"select i1 {w.op(f'fcmp olt float {raised}, {one}')}, float {raised}, float {one}")
 
 

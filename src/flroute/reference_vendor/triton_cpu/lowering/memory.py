@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 
 from flroute.reference_vendor.triton_cpu.emit import Index
+from flroute.reference_vendor.triton_cpu.lowering.conversions import reinterpret
 from flroute.reference_vendor.triton_cpu.lowering.core import Lowerer, lowers
-from flroute.reference_vendor.triton_cpu.lowering.elementwise import reinterpret, round_to
+from flroute.reference_vendor.triton_cpu.lowering.elementwise import round_to
 from flroute.reference_vendor.triton_cpu.lowering.values import Affine, Node, scalar
 from flroute.reference_vendor.triton_cpu.ttir import Op
 from flroute.reference_vendor.triton_cpu.types import Type
@@ -250,7 +251,7 @@ def lower_atomic_cas(low: Lowerer, op: Op) -> None:
     _each(low, op, roots, one)
 
 
-@lowers("gpu.barrier", "ttg.barrier", "llvm.intr.assume")
+@lowers("ttg.barrier", "llvm.intr.assume")
 def lower_barrier(low: Lowerer, op: Op) -> None:
     """One thread runs a program, op after op; loads before the barrier must be complete at it."""
     low.settle()

@@ -193,6 +193,8 @@ def lower_scan(low: Lowerer, op: Op) -> None:
     backward, shape = op.attributes.get("reverse") == "true", sources[0].type.shape
     types = [source.type for source in sources]
     buffers = [low.allocate(kind.numel * kind.bytes) for kind in types]
+    # What comes before is one element where the axis is the last: in a register, not read back from memory.
+    carried = [w.slot(kind.register) for kind in types] if axis == len(shape) - 1 else []
     through, _ = low.prepare([(source, True) for source in sources])
 
     def place(step: str) -> str:
@@ -203,12 +205,20 @@ def lower_scan(low: Lowerer, op: Op) -> None:
 
         def body(index: Index) -> None:
             values = [low.pull(source, index) for source in sources]
-            if not first:
+            if not first and carried:
+                old = [
+                    w.op(f"load {kind.register}, ptr {slot}")
+                    for kind, slot in zip(types, carried, strict=True)
+                ]
+            elif not first:
                 old = [
                     low.read(kind, base, before + index[axis + 1 :])
                     for kind, base in zip(types, buffers, strict=True)
                 ]
+            if not first:
                 values = low.inline(op.regions[0], [*old, *values])
+            for kind, slot, value in zip(types, carried, values, strict=False):
+                w.emit(f"store {kind.register} {value}, ptr {slot}")
             for kind, base, value in zip(types, buffers, values, strict=True):
                 low.write_to(kind, base, index, value)
 
@@ -224,8 +234,3 @@ def lower_scan(low: Lowerer, op: Op) -> None:
     for result, (kind, buffer) in enumerate(zip(types, buffers, strict=True)):
         low.define(op, low.in_buffer(kind, buffer), result)
     low.done.add(op)
-
-
-@lowers("tt.reduce.return", "tt.scan.return")
-def lower_region_return(low: Lowerer, op: Op) -> None:
-    """``inline`` reads its operands."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flroute.reference_vendor.triton_cpu import vector_math
+from flroute.reference_vendor.triton_cpu import function_text, vector_math
 from flroute.reference_vendor.triton_cpu.emit import FunctionWriter
 from flroute.reference_vendor.triton_cpu.ttir import Op
 from flroute.reference_vendor.triton_cpu.types import Type
 
-_WHOLE = {"rn": "roundeven", "rz": "trunc", "rd": "floor", "ru": "ceil"}
+_WHOLE = {"rn": "rint", "rz": "trunc", "rd": "floor", "ru": "ceil"}
 
 
 def call(w: FunctionWriter, name: str, kind: Type, *x: str) -> str:
@@ -24,7 +24,7 @@ def call(w: FunctionWriter, name: str, kind: Type, *x: str) -> str:
 
 def literal(value: float, kind: Type) -> str:
     """A constant of the type."""
-    return vector_math.literal(value, kind.register)
+    return function_text.literal(value, kind.register)
 
 
 def double(w: FunctionWriter, kind: Type, register: str) -> str:
@@ -44,7 +44,7 @@ def rounded(w: FunctionWriter, op: Op, name: str, mode: str, x: Sequence[str], r
         one = literal(1.0, result)
         if name == "rsqrt":
             root = w.op(f"call double @llvm.sqrt.f64(double {double(w, result, x[0])})")
-            return narrow(w, result, w.op(f"fdiv double {vector_math.literal(1.0, 'double')}, {root}"))
+            return narrow(w, result, w.op(f"fdiv double {function_text.literal(1.0, 'double')}, {root}"))
         name, x = "div", [one, *x]
     if mode == "rn":
         if name in {"sqrt", "fma"}:
@@ -99,7 +99,7 @@ def _by_remainder(w: FunctionWriter, value: str, a: str, b: str | None, mode: st
 
 def _step(w: FunctionWriter, near: str, off: str, mode: str, kind: str = "float") -> str:
     """One number further if the exact value lies beyond ``near`` on the wrong side of the direction."""
-    infinity, lowest = vector_math.literal(float("inf"), kind), vector_math.literal(-float("inf"), kind)
+    infinity, lowest = function_text.literal(float("inf"), kind), function_text.literal(-float("inf"), kind)
     nextafter = "nextafterf" if kind == "float" else "nextafter"
     down = w.op(f"call {kind} @{nextafter}({kind} {near}, {kind} {lowest})")
     up = w.op(f"call {kind} @{nextafter}({kind} {near}, {kind} {infinity})")
@@ -132,7 +132,7 @@ def cast(w: FunctionWriter, names: tuple[str, str], mode: str, x: str, kind: Typ
     half = kind.bits // 2  # both halves are float64 numbers, and so is what their sum loses
     high = w.op(f"{'lshr' if sign == 'u' else 'ashr'} {bits} {x}, {half}")
     low = w.op(f"sub {bits} {x}, {w.op(f'shl {bits} {high}, {half}')}")
-    scale = vector_math.literal(2.0**half, "double")
+    scale = function_text.literal(2.0**half, "double")
     upper = w.op(f"fmul double {w.op(f'{sign}itofp {bits} {high} to double')}, {scale}")
     value, error = _two_sum(w, upper, w.op(f"uitofp {bits} {low} to double"), mode)
     if result.register == "float":
@@ -141,7 +141,14 @@ def cast(w: FunctionWriter, names: tuple[str, str], mode: str, x: str, kind: Typ
 
 
 def saturated(w: FunctionWriter, x: str, kind: Type, result: Type, *, signed: bool = True) -> str:
-    """A whole number as an integer: the nearest there is where it is out of range, 0 where it is not a number."""
+    """A float as an integer, its fraction cut off: the nearest there is where it is out of range.
+
+    What is not a number becomes 0, but the highest bit alone from float64 and in 64 bits, as in NVIDIA's instruction set.
+    """
     suffix = "f64" if kind.register == "double" else "f32"
     name = f"llvm.fpto{'s' if signed else 'u'}i.sat.{result.register}.{suffix}"
-    return w.op(f"call {result.register} @{name}({kind.register} {x})")
+    value = w.op(f"call {result.register} @{name}({kind.register} {x})")
+    if kind.element != "f64" and result.bits < 64:
+        return value
+    unknown, highest = w.op(f"fcmp uno {kind.register} {x}, {x}"), 1 << (result.bits - 1)
+    return w.op(f"select i1 {unknown}, {result.register} {highest}, {result.register} {value}")

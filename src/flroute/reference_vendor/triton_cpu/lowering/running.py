@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from flroute.reference_vendor.triton_cpu.emit import FunctionWriter
+from flroute.reference_vendor.triton_cpu.function_text import literal
 from flroute.reference_vendor.triton_cpu.ttir import Block
 from flroute.reference_vendor.triton_cpu.types import Type
-from flroute.reference_vendor.triton_cpu.vector_math import literal
 
 
 class Running(Protocol):

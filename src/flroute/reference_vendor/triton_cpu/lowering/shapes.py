@@ -110,7 +110,7 @@ def lower_trans(low: Lowerer, op: Op) -> None:
     _view(low, op, source, mapping, dict(enumerate(order)), same_last=order[-1] == len(order) - 1)
 
 
-@lowers("tt.reshape", "ttg.convert_layout")
+@lowers("tt.reshape")
 def lower_reshape(low: Lowerer, op: Op) -> None:
     (source,) = low.operands(op)
     before, after = source.type.shape, op.results[0].type.shape
