@@ -11,7 +11,7 @@ import numpy as np
 
 from flroute.reference_vendor.support import Array, Result, reduce
 
-_add_up: Callable[..., Any] = np.add.reduce
+_add_up: Callable[..., Any] = np.add.reduce  # for numpy's stubs, keepdims is a literal
 
 
 def accurate_sum(x: Array, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Any:

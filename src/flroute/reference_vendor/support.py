@@ -163,7 +163,7 @@ def rounded(ufunc: np.ufunc, *operands: Any, like: Array) -> Result:
     return fast.run(ufunc, *operands, out=out, dtype=np.float64, casting="same_kind")
 
 
-# As plain callables: for numpy's stubs, keepdims is a literal.
+# A plain callable: for numpy's stubs, keepdims is a literal.
 reduce: Callable[..., Any] = np.ufunc.reduce
 
 
