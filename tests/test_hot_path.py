@@ -510,3 +510,49 @@ def test_a_predicate_that_said_no_is_asked_again_on_the_hot_path(vendors: Vendor
         f"{made.name}/python:other": 3,
         f"{made.name}/python:picky": 1,
     }
+
+
+# bfloat16, which numpy holds as 16 bits without a name ---------------------------------------------------------------
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "one result": torch.exp,
+    "of two": lambda x: x * x,
+    "with float32": lambda x: torch.where(x > 0, x, x.float()),
+    "of another dtype": lambda x: x > 0,
+    "several results": lambda x: x.topk(2),
+    "a list": lambda x: torch._foreach_mul([x, x], 2.0),
+    "a sum in float32": lambda x: x.sum(-1, dtype=torch.float32),
+    "in place": lambda x: x.clone().mul_(x),
+    "in place, of another dtype": lambda x: x.clone().eq_(0.5),
+    "a list in place": lambda x: torch._foreach_add_([made := x.clone()], 1.0) or made,
+    "to 16 bits": lambda x: x.abs().to(torch.uint16),
+    "from 16 bits": lambda x: x.abs().to(torch.uint16).to(torch.bfloat16),
+    "of 16 bits and bfloat16": lambda x: x + x.abs().to(torch.uint16),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_bfloat16(name: str) -> None:
+    call, host = CALLS[name], torch.tensor([[0.5, -2.0, 3.25], [4.0, 0.125, -0.5]]).bfloat16()
+    device = host.to("fl")
+    expected = call(host)
+    with flroute.enable("reference", fallback="allow", default_device=False):
+        for _ in range(4):
+            found = call(device)
+            for got, wanted in zip(_listed(found), _listed(expected), strict=True):
+                torch.testing.assert_close(got.cpu(), wanted)
+                assert got.stride() == wanted.stride()
+
+
+def _listed(result: Any) -> list[torch.Tensor]:
+    return list(result) if isinstance(result, tuple | list) else [result]
+
+
+@pytest.mark.parametrize("name", ["one result", "of two", "several results", "a list", "a sum in float32"])
+def test_bfloat16_takes_the_hot_path(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.tensor([[0.5, -2.0, 3.25], [4.0, 0.125, -0.5]]).bfloat16().to("fl")
+    with flroute.enable("reference", fallback="error", default_device=False):
+        for _ in range(2):
+            CALLS[name](device)
+        monkeypatch.setattr(Invocation, "_call", lambda *_: pytest.fail("the general path"))
+        CALLS[name](device)

@@ -16,18 +16,14 @@ import numpy as np
 import torch
 
 from flroute.device.address_space import BASE, MEMORY
-from flroute.device.capsule import tensor_from_array
-from flroute.device.dtypes import NUMPY_DTYPES
+from flroute.device.dtypes import NUMPY_CARRIERS, NUMPY_DTYPES
 from flroute.device.table import Device
-from flroute.device.tensors import adopt_array
 from flroute.errors import Unsupported
 from flroute.routing.fallback import calls_kernels
+from flroute.routing.hot_results import WITH_BFLOAT16, Finish, adopt
 from flroute.routing.schema import OpFacts, tensors_in
 
 Plan = Callable[[tuple[Any, ...], dict[str, Any]], Any]
-Finish = Callable[[Device, tuple[Any, ...], list[Any], Any], Any]
-"""Makes what the op returns: takes the device, the call's arguments, their arrays, and the kernel's answer."""
-
 MAX_ENTRIES = 4096
 """Signatures kept per op; with more, the table starts anew."""
 
@@ -68,7 +64,8 @@ class HotPath:
     def __init__(self, facts: OpFacts, general: Plan) -> None:
         self._facts = facts
         self._entries: dict[Any, Entry] = {}
-        any_form = _any_form(self._entries, general, facts)
+        self._with_bfloat16: dict[Any, Entry] = {}
+        any_form = _any_form(self._entries, self._with_bfloat16, general, facts)
         self.handler: Plan = any_form
         kinds = [str(a.type) for a in facts.arguments]
         if not facts.written and not facts.may_see_neg and len(facts.schema.returns) == 1:
@@ -82,12 +79,16 @@ class HotPath:
         may_be_lazy = self._facts.may_see_conj or bool(self._facts.written)
         if may_be_lazy and any(t.is_complex() for t in tensors_in(args, kwargs)):
             return
-        key = _key(args, kwargs)
-        if key is None or not all(t.dtype in NUMPY_DTYPES for t in tensors_in(args, {})):
+        key, entries = _key(args, kwargs), self._entries
+        dtypes = {t.dtype for t in tensors_in(args, {})}
+        if torch.bfloat16 in dtypes and entry.finish in WITH_BFLOAT16:
+            entries, entry = self._with_bfloat16, entry._replace(finish=WITH_BFLOAT16[entry.finish])
+            dtypes.remove(torch.bfloat16)
+        if key is None or not dtypes <= NUMPY_DTYPES.keys():
             return
-        if len(self._entries) >= MAX_ENTRIES:
-            self._entries.clear()
-        self._entries[key] = entry._replace(layouts=tuple(map(_layout, args)))
+        if len(entries) >= MAX_ENTRIES:
+            entries.clear()
+        entries[key] = entry._replace(layouts=tuple(map(_layout, args)))
 
 
 def serves(facts: OpFacts) -> bool:
@@ -178,7 +179,7 @@ def _two_tensors(entries: dict[Any, Entry], general: Plan, any_form: Plan) -> Pl
         else:
             entry = entries.get((index, a.dtype, a.shape, b.dtype, b.shape, *_constants(args[2:])))
         if entry is None:
-            return general(args, kwargs)
+            return any_form(args, kwargs)
         address, address_b = a.data_ptr(), b.data_ptr()
         function, tick, device, explain, when, _, layouts = entry
         if not (address and address_b) or (when is not None and when(*args) is not True):
@@ -201,12 +202,15 @@ def _two_tensors(entries: dict[Any, Entry], general: Plan, any_form: Plan) -> Pl
     return calls_kernels(handler)
 
 
-def _any_form(entries: dict[Any, Entry], general: Plan, facts: OpFacts) -> Plan:
-    """For any number of tensors and lists of tensors, strided ones too; for ops that write, too."""
+def _any_form(
+    entries: dict[Any, Entry], with_bfloat16: dict[Any, Entry], general: Plan, facts: OpFacts
+) -> Plan:
+    """For any number of tensors and lists of tensors, strided ones and bfloat16 too; for ops that write, too."""
     in_place, may_see_neg = facts.writes_self, facts.may_see_neg
 
     def handler(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        entry = entries.get(_key(args, kwargs))
+        key = _key(args, kwargs)
+        entry = entries.get(key) or with_bfloat16.get(key)
         if entry is None:
             return general(args, kwargs)
         function, tick, device, explain, when, finish, layouts = entry
@@ -237,57 +241,6 @@ def _overlap(args: tuple[Any, ...], arrays: list[Any]) -> bool:
         if other.__class__ is _Array and value is not target and _share_memory(array, other):
             return True
     return False
-
-
-# -- results ----------------------------------------------------------------------------------------------------------
-
-
-def finish_for(facts: OpFacts, *, writes_itself: bool) -> Finish:
-    """How a kernel's answer becomes what the op returns; ``writes_itself``: it wrote into its arguments, as the op does."""
-    returns = facts.schema.returns
-    if facts.written and not writes_itself:
-        return _write_first
-    if facts.written:
-        return _return_first if returns else _return_nothing
-    if len(returns) > 1:
-        return _return_tuple
-    return _return_list if "List" in str(returns[0].type) else _return_one
-
-
-def _write_first(_device: Device, args: tuple[Any, ...], arrays: list[Any], answer: Any) -> Any:
-    np.copyto(arrays[0], answer, casting="unsafe")  # the general path has checked that the dtypes allow it
-    return args[0]
-
-
-def _return_first(_device: Device, args: tuple[Any, ...], _arrays: list[Any], _answer: Any) -> Any:
-    return args[0]
-
-
-def _return_nothing(_device: Device, _args: tuple[Any, ...], _arrays: list[Any], _answer: Any) -> None:
-    return None
-
-
-def _return_one(device: Device, _args: tuple[Any, ...], _arrays: list[Any], answer: Any) -> Any:
-    return adopt(device, answer)
-
-
-def _return_tuple(device: Device, _args: tuple[Any, ...], _arrays: list[Any], answer: Any) -> Any:
-    return tuple([adopt(device, result) for result in answer])
-
-
-def _return_list(device: Device, _args: tuple[Any, ...], _arrays: list[Any], answer: Any) -> Any:
-    return [adopt(device, result) for result in answer]
-
-
-def adopt(device: Device, result: Any) -> torch.Tensor | None:
-    """A tensor out of what a kernel returned; row-major, as PyTorch wants every result that comes here."""
-    if result.__class__ is _Array and result.flags.carray:
-        base = result.base
-        if base is None or (base.__class__ is _Array and base.base is None and base.flags.owndata):
-            return tensor_from_array(device, result)
-    elif isinstance(result, np.generic):
-        return tensor_from_array(device, np.array(result))
-    return None if result is None else adopt_array(device, np.asarray(result, order="C"))
 
 
 # -- keys and arrays --------------------------------------------------------------------------------------------------
@@ -352,7 +305,7 @@ def _layout(value: Any) -> Any:
         return list(zip(*map(_layout, value), strict=True))
     if not isinstance(value, torch.Tensor):
         return None
-    dtype = NUMPY_DTYPES[value.dtype]
+    dtype = NUMPY_CARRIERS[value.dtype]
     strides = None if value.is_contiguous() else tuple(dtype.itemsize * step for step in value.stride())
     return tuple(value.shape), dtype, strides
 

@@ -26,6 +26,7 @@ from flroute.routing.composites import split_of
 from flroute.routing.expected import expected_results, raise_what_the_host_raises
 from flroute.routing.fallback import HostCall, InKernel
 from flroute.routing.hot_path import HotPath
+from flroute.routing.hot_results import finish_for
 from flroute.routing.native import Invocation
 from flroute.routing.placement import check_same_device, device_of_call, signature
 from flroute.routing.predicates import Predicate, ask
@@ -294,7 +295,7 @@ def _warming(
     ``refused`` are the predicates of kernels before this one, which must say no again.
     """
     facts, kernel = invocation.facts, invocation.kernel
-    finish = hot_path.finish_for(facts, writes_itself=invocation.writes_itself)
+    finish = finish_for(facts, writes_itself=invocation.writes_itself)
     when: Predicate | None = None
     if refused or kernel.when is not None:
         own = kernel.when

@@ -19,11 +19,11 @@ from flroute.routing.schema import tensors_in
 from flroute.routing.transfers import Geometry, give_geometry
 
 
-def are_plain(expected: Expected) -> bool:
-    """Whether all results are row-major, and of a dtype that numpy has."""
-    return all(
-        e is not None and e.dtype in NUMPY_DTYPES and e.stride() == row_major(e.shape) for e in expected
-    )
+def are_plain(expected: Expected, inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether all results are row-major, and of the dtype that an array says or, where there is one among the inputs, bfloat16."""
+    bits = any(t.dtype is torch.bfloat16 for t in inputs)
+    dtypes = NUMPY_DTYPES.keys() ^ {torch.uint16, torch.bfloat16} if bits else NUMPY_DTYPES.keys()
+    return all(e is not None and e.dtype in dtypes and e.stride() == row_major(e.shape) for e in expected)
 
 
 def as_computed(results: list[Any], inputs: Sequence[torch.Tensor]) -> Expected:
