@@ -259,3 +259,11 @@ def test_a_device_that_pytorch_does_not_know_yet_is_registered_when_asked_for() 
     name, same, active, device, *values = python(code, FLROUTE_AUTOLOAD="0").split()
     assert name == device
     assert (same, active, values) == ("True", "False", ["[1.0,", "1.0]", "True"])
+
+
+@pytest.mark.parametrize(
+    "imports", ["import flroute.device", "import flroute.device.table", "from flroute.device import table"]
+)
+def test_the_name_of_the_subpackage_is_that_of_the_function(imports: str) -> None:
+    """Whichever is imported first, ``flroute.device`` is called."""
+    assert python(f"{imports}\nimport flroute\nprint(flroute.device('reference:1'))").strip() == "fl:1"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from flroute.device.table import DEVICE_TYPE, Device, device_at
+from flroute.routing.candidates import candidates_in_order, in_words
 from flroute.routing.composites import split_of
-from flroute.routing.plans import candidates_in_order, in_words
 from flroute.routing.preference import rules_about
 from flroute.routing.schema import OpFacts, facts_of
 from flroute.settings import Settings

@@ -117,3 +117,33 @@ def test_zeros_that_stand_for_a_gradient(shape: tuple[int, ...]) -> None:
     with flroute.enable("reference", fallback="error", default_device=False):
         made = torch._efficientzerotensor(shape, dtype=torch.float64, device="fl") + 1
     assert torch.equal(made.cpu(), torch.ones(shape, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float64, torch.float16])
+@pytest.mark.parametrize("steps", [0, 1, 2, 7])
+@pytest.mark.parametrize("base", [10.0, 2.0])
+def test_logspace(steps: int, base: float, dtype: torch.dtype | None) -> None:
+    with flroute.enable("reference", fallback="error", default_device=False):
+        made = torch.logspace(-1, 2, steps, base, dtype=dtype, device="fl")
+    torch.testing.assert_close(made.cpu(), torch.logspace(-1, 2, steps, base, dtype=dtype))
+
+
+@pytest.mark.filterwarnings("ignore:torch.range is deprecated")
+@pytest.mark.parametrize(("start", "end", "step"), [(0, 4, 1), (1, 2.5, 0.5), (4, -1, -2), (0, 1, 0.3)])
+def test_closed_range(start: float, end: float, step: float) -> None:
+    with flroute.enable("reference", fallback="error", default_device=False):
+        made = torch.range(start, end, step, device="fl")
+    torch.testing.assert_close(made.cpu(), torch.range(start, end, step))
+
+
+@pytest.mark.parametrize("make", [torch.tril_indices, torch.triu_indices])
+@pytest.mark.parametrize(
+    ("rows", "columns", "offset"), [(3, 3, 0), (4, 2, 1), (2, 5, -1), (0, 3, 0), (3, 4, 9), (3, 4, -9)]
+)
+def test_triangles(make: Callable[..., torch.Tensor], rows: int, columns: int, offset: int) -> None:
+    for dtype in (torch.int64, torch.int32):
+        with flroute.enable("reference", fallback="error", default_device=False):
+            made = make(rows, columns, offset, dtype=dtype, device="fl")
+        expected = make(rows, columns, offset, dtype=dtype)
+        assert (made.dtype, made.stride()) == (expected.dtype, expected.stride())
+        assert torch.equal(made.cpu(), expected)

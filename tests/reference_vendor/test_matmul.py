@@ -73,3 +73,14 @@ def test_shapes_that_do_not_meet_are_left_to_the_host() -> None:
     ]:
         with pytest.raises(Unsupported):
             run(f"aten::{op}", torch.ones(x), torch.ones(y))
+
+
+def test_products_of_bytes_add_up_to_words() -> None:
+    x = torch.randint(-128, 128, (17, 40), dtype=torch.int8, generator=torch.Generator().manual_seed(0))
+    y = torch.randint(-128, 128, (40, 8), dtype=torch.int8, generator=torch.Generator().manual_seed(1))
+    agree("aten::_int_mm", x, y)
+    agree(
+        "aten::_int_mm",
+        torch.full((32, 64), -128, dtype=torch.int8),
+        torch.full((64, 8), -128, dtype=torch.int8),
+    )

@@ -93,3 +93,21 @@ def test_places_of_nan() -> None:
         agree("aten::searchsorted.Tensor", torch.tensor([[0.0, 1.0, float("nan")]]), x[None], right=right)
     with pytest.raises(Unsupported):
         run("aten::bucketize.Tensor", x, x)
+
+
+@pytest.mark.parametrize("number", [2, 2.5, -1, 300, float("nan")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32, torch.uint8])
+def test_a_number_among_others(number: float, dtype: torch.dtype) -> None:
+    x = torch.tensor([0, 1, 2, 2, 44]).to(dtype)
+    if dtype is torch.uint8 and number in (
+        -1,
+        300,
+    ):  # no uint8: the host takes it for the one it wraps around to
+        with pytest.raises(Unsupported):
+            run("aten::isin.Tensor_Scalar", x, number)
+        return
+    for invert in (False, True):
+        agree("aten::isin.Tensor_Scalar", x, number, invert=invert)
+        agree("aten::isin.Scalar_Tensor", number, x, invert=invert)
+    for right in (False, True):
+        agree("aten::bucketize.Scalar", number, x, right=right, out_int32=not right)

@@ -11,7 +11,8 @@ from math import prod
 import numpy as np
 
 from flroute.reference_vendor.pooling import check_image, float_values, to_positions
-from flroute.reference_vendor.support import FLOATS, Array, Result, accurate_sum, narrow, quiet, wide
+from flroute.reference_vendor.sums import accurate_sum
+from flroute.reference_vendor.support import FLOATS, Array, Result, narrow, quiet, wide
 from flroute.vendor import Unsupported, kernel
 
 

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from flroute.reference_vendor.memory import empty
-from flroute.reference_vendor.support import FLOATS, Array, Result, accurate_sum, narrow, quiet
+from flroute.reference_vendor.sums import accurate_sum
+from flroute.reference_vendor.support import FLOATS, Array, Result, narrow, quiet
 from flroute.vendor import Unsupported, kernel
 
 

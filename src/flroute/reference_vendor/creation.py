@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -140,6 +140,87 @@ def linspace(
     step, first = (end - start) / max(steps - 1, 1), np.arange(steps // 2)
     last = np.arange(steps - steps // 2 - 1, -1, -1)
     return np.concatenate([start + step * first, end - step * last]).astype(result)
+
+
+@kernel("aten::logspace", when=_from_numbers)
+@quiet
+def logspace(
+    start: Any,
+    end: Any,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Array:
+    """Powers of ``base``, whose exponents are at equal distances."""
+    result = _asked(dtype)
+    if result.kind != "f":
+        raise Unsupported(f"powers of {base} in {result}")
+    return np.power(np.float64(base), linspace(start, end, steps, dtype=torch.float64)).astype(result)
+
+
+@kernel("aten::range.step", when=_from_numbers)
+@quiet
+def closed_range(
+    start: Any,
+    end: Any,
+    step: Any = 1,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Result:
+    """PyTorch's older ``arange``, to which ``end`` itself belongs."""
+    result = _asked(dtype)
+    if step == 0 or (end - start) / step < 0 or not all(np.isfinite(number) for number in (start, end, step)):
+        raise Unsupported(f"no progression from {start} to {end} in steps of {step}")
+    if result.kind != "f":
+        raise Unsupported(f"a closed range in {result}")
+    return _progression(int((end - start) / step) + 1, start, step, result)
+
+
+_INT64 = 4
+"""How a schema writes ``torch.int64`` where it is a default."""
+
+
+def _triangle(find: Callable[..., Any], row: int, col: int, offset: int, dtype: Any) -> Array:
+    if row < 0 or col < 0:
+        raise Unsupported(f"a triangle of {row} x {col}")
+    return np.stack(find(row, offset, col)).astype(_asked(None if dtype == _INT64 else dtype, torch.int64))
+
+
+@kernel("aten::tril_indices", when=_from_numbers)
+def tril_indices(
+    row: int,
+    col: int,
+    offset: int = 0,
+    *,
+    dtype: Any = _INT64,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Array:
+    """Rows and columns of the lower triangle, row by row."""
+    return _triangle(np.tril_indices, row, col, offset, dtype)
+
+
+@kernel("aten::triu_indices", when=_from_numbers)
+def triu_indices(
+    row: int,
+    col: int,
+    offset: int = 0,
+    *,
+    dtype: Any = _INT64,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Array:
+    """Rows and columns of the upper triangle, row by row."""
+    return _triangle(np.triu_indices, row, col, offset, dtype)
 
 
 @kernel("aten::eye.m", when=_from_numbers)

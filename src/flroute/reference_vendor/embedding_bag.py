@@ -7,15 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from flroute.reference_vendor.support import (
-    FLOAT_TYPES,
-    Array,
-    Result,
-    accurate_sum,
-    narrow,
-    quiet,
-    sum_by_index,
-)
+from flroute.reference_vendor.sums import accurate_sum, sum_by_index
+from flroute.reference_vendor.support import FLOAT_TYPES, Array, Result, narrow, quiet
 from flroute.vendor import Unsupported, kernel
 
 SUM, MEAN, MAX = range(3)

@@ -15,10 +15,10 @@ from flroute.reference_vendor import elementwise
 from flroute.reference_vendor.blocks import pieces
 from flroute.reference_vendor.casting import CASTS
 from flroute.reference_vendor.memory import LARGE
+from flroute.reference_vendor.sums import accurate_sum
 from flroute.reference_vendor.support import (
     FLOATS,
     Array,
-    accurate_sum,
     binary,
     check_broadcast_into,
     narrow,

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from flroute.reference_vendor.support import FLOATS, Array, Result, accurate_sum, narrow, quiet
+from flroute.reference_vendor.sums import accurate_sum
+from flroute.reference_vendor.support import FLOATS, Array, Result, narrow, quiet
 from flroute.vendor import Unsupported, kernel
 
 BILINEAR, NEAREST, BICUBIC = range(3)

@@ -44,7 +44,9 @@ _LEFT_TO_HOST = frozenset({
     "aten::complex", "aten::polar",  # make complex32
     "aten::linalg_matrix_exp", "aten::_segment_reduce_backward",  # the host's products overflow, which nobody wants to imitate
     "aten::nextafter", "aten::nan_to_num",  # depend on what numbers a dtype has
-    "aten::linalg_lstsq",  # the host refuses it
+    "aten::linalg_lstsq", "aten::_int_mm",  # the host refuses them
+    "aten::fake_quantize_per_tensor_affine_cachemask", "aten::fake_quantize_per_channel_affine_cachemask",
+    "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
     "aten::rrelu_with_noise", "aten::rrelu_with_noise_",  # write two tensors
 })  # fmt: skip
 

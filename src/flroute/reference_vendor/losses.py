@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from flroute.reference_vendor.sums import accurate_sum
 from flroute.reference_vendor.support import (
     FLOATS,
     Array,
     Result,
-    accurate_sum,
     float_values_long_index,
     narrow,
     quiet,

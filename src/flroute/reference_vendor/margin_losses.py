@@ -8,15 +8,8 @@ import numpy as np
 import torch
 
 from flroute.reference_vendor.losses import MEAN, NONE
-from flroute.reference_vendor.support import (
-    Array,
-    Result,
-    accurate_sum,
-    float_values_long_index,
-    narrow,
-    quiet,
-    wide,
-)
+from flroute.reference_vendor.sums import accurate_sum
+from flroute.reference_vendor.support import Array, Result, float_values_long_index, narrow, quiet, wide
 from flroute.vendor import Unsupported, kernel
 
 

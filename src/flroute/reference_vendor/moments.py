@@ -8,17 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from flroute.reference_vendor.support import (
-    COMPLEX,
-    FLOATS,
-    Array,
-    accurate_sum,
-    axes,
-    count_over,
-    narrow,
-    quiet,
-    wide,
-)
+from flroute.reference_vendor.sums import accurate_sum
+from flroute.reference_vendor.support import COMPLEX, FLOATS, Array, axes, count_over, narrow, quiet, wide
 from flroute.vendor import kernel
 
 

@@ -11,19 +11,8 @@ import torch
 
 from flroute.reference_vendor.blocks import row_blocks
 from flroute.reference_vendor.memory import empty
-from flroute.reference_vendor.support import (
-    FLOAT_TYPES,
-    FLOATS,
-    LONGEST_ROW,
-    ONES,
-    Array,
-    Result,
-    accurate_sum,
-    narrow,
-    quiet,
-    sum_of_rows,
-    wide,
-)
+from flroute.reference_vendor.sums import LONGEST_ROW, ONES, accurate_sum, sum_of_rows
+from flroute.reference_vendor.support import FLOAT_TYPES, FLOATS, Array, Result, narrow, quiet, wide
 from flroute.vendor import Unsupported, kernel
 
 Axes = tuple[int, ...]

@@ -10,17 +10,8 @@ import numpy as np
 import torch
 
 from flroute.reference_vendor.linalg import INEXACT, check_square, precise
-from flroute.reference_vendor.support import (
-    FLOATS,
-    INTEGERS,
-    REALS,
-    Array,
-    accurate_sum,
-    axes,
-    narrow,
-    quiet,
-    reduce,
-)
+from flroute.reference_vendor.sums import accurate_sum
+from flroute.reference_vendor.support import FLOATS, INTEGERS, REALS, Array, axes, narrow, quiet, reduce
 from flroute.vendor import Unsupported, kernel, numpy_dtype
 
 _INEXACT_TYPES = frozenset(getattr(torch, name) for name in INEXACT)

@@ -10,15 +10,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from flroute.reference_vendor.support import (
-    COMPLEX,
-    FLOATS,
-    Array,
-    Result,
-    narrow,
-    quiet,
-    sum_by_index,
-)
+from flroute.reference_vendor.sums import sum_by_index
+from flroute.reference_vendor.support import COMPLEX, FLOATS, Array, Result, narrow, quiet
 from flroute.vendor import Unsupported, kernel
 
 Source = Callable[[int, int, int], Result]

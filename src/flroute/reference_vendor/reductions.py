@@ -9,12 +9,12 @@ import numpy as np
 import torch
 
 from flroute.reference_vendor.asked_dtypes import casts_first, result_dtype
+from flroute.reference_vendor.sums import accurate_sum
 from flroute.reference_vendor.support import (
     COMPLEX,
     FLOATS,
     REALS,
     Array,
-    accurate_sum,
     axes,
     count_over,
     quiet,

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from flroute.reference_vendor.support import Array, Result, narrow, sum_by_index
+from flroute.reference_vendor.sums import sum_by_index
+from flroute.reference_vendor.support import Array, Result, narrow
 
 Filter = Callable[[Array], Result]
 

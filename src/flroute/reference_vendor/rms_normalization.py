@@ -7,7 +7,8 @@ from math import prod
 
 import numpy as np
 
-from flroute.reference_vendor.support import Array, accurate_sum, narrow, quiet
+from flroute.reference_vendor.sums import accurate_sum
+from flroute.reference_vendor.support import Array, narrow, quiet
 from flroute.vendor import kernel
 
 SINGLE_AND_DOUBLE = ("float32", "float64")

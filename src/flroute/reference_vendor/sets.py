@@ -121,6 +121,14 @@ def isin(
     return np.isin(elements, test_elements, invert=invert, kind=kind)
 
 
+@kernel("aten::isin.Tensor_Scalar", "aten::isin.Scalar_Tensor")
+def isin_of_number(
+    elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False
+) -> Result:
+    """Tensor and number take part in type promotion."""
+    return isin(elements, test_elements, invert=invert)
+
+
 @kernel("aten::equal", dtypes=(*REALS, *UNSIGNED, "float16", "complex64", "complex128"))
 def equal(x: Array, other: Array) -> bool:
     return x.shape == other.shape and bool((x == other).all())
@@ -142,6 +150,13 @@ def bucketize(x: Array, boundaries: Array, *, out_int32: bool = False, right: bo
     if boundaries.ndim != 1:
         raise Unsupported(f"boundaries of shape {boundaries.shape}")
     return _places(boundaries, x, out_int32, right)
+
+
+@kernel("aten::bucketize.Scalar")
+def bucketize_number(x: Any, boundaries: Array, *, out_int32: bool = False, right: bool = False) -> Result:
+    """Boundaries and number take part in type promotion."""
+    sequence, number = promoted(boundaries, x)
+    return bucketize(number, sequence, out_int32=out_int32, right=right)
 
 
 @kernel("aten::searchsorted.Tensor", dtypes=NUMBERS, mixed=True)

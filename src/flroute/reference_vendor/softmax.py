@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from flroute.reference_vendor.blocks import in_rows
-from flroute.reference_vendor.support import FLOATS, Array, Result, axes, narrow, quiet, reduce, sum_of_rows
+from flroute.reference_vendor.sums import sum_of_rows
+from flroute.reference_vendor.support import FLOATS, Array, Result, axes, narrow, quiet, reduce
 from flroute.vendor import Unsupported, kernel, numpy_dtype
 
 

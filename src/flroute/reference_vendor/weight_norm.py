@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from flroute.reference_vendor.half_precision import rounded_to, widened
-from flroute.reference_vendor.support import FLOATS, Array, accurate_sum, narrow, quiet, wide
+from flroute.reference_vendor.sums import accurate_sum
+from flroute.reference_vendor.support import FLOATS, Array, narrow, quiet, wide
 from flroute.vendor import Unsupported, kernel
 
 HALVES = ("float16", "bfloat16")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from flroute.device.table import Device
+from flroute.routing.candidates import candidates_in_order, in_words, refusal
 from flroute.routing.composites import split_of
 from flroute.routing.device_ops import DEVICE_OPS
-from flroute.routing.plans import candidates_in_order, in_words, refusal
 from flroute.routing.preference import rule_for, rules_about
 from flroute.routing.schema import OpFacts, tensors_in
 from flroute.settings import Settings

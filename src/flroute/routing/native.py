@@ -7,8 +7,7 @@ first result of each signature against PyTorch's own shape rules, and give resul
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,15 +18,24 @@ from flroute.device.dtypes import NUMPY_CARRIERS, NUMPY_DTYPES
 from flroute.device.memory import DeviceArray
 from flroute.device.out_of_memory import out_of_memory
 from flroute.device.table import Device
-from flroute.device.tensors import adopt_array, empty_strided, owns_its_memory, with_dtype, with_strides
+from flroute.device.tensors import adopt_array, empty_strided, with_dtype, with_strides
 from flroute.errors import KernelResultError, Unsupported
 from flroute.kernels import Kernel
 from flroute.routing.arrays import lower_argument, lower_for
 from flroute.routing.expected import Expected, check_before_writing, expected_results, host_results
 from flroute.routing.fallback import InKernel, calls_kernels
 from flroute.routing.overlap import check_of
+from flroute.routing.results import (
+    all_contiguous,
+    are_plain,
+    as_computed,
+    check_same_dtypes,
+    is_laid_out,
+    looks,
+    resize_outputs,
+)
 from flroute.routing.schema import OpFacts, bind, tensors_in, written_tensors
-from flroute.routing.transfers import Geometry, give_geometry
+from flroute.routing.transfers import Geometry
 from flroute.routing.witness import watched
 from flroute.torch_compat import schema_of
 
@@ -103,7 +111,7 @@ class Invocation:
             if any(result is earlier for earlier in results[:i]) and isinstance(result, np.ndarray):
                 results[i] = result.copy()
         lifted = [None if r is None else self._lift(r, e) for r, e in zip(results, expected, strict=True)]
-        self.plain_results = self._trusted or _are_plain(expected, tensors_in(args, kwargs))
+        self.plain_results = self._trusted or are_plain(expected, tensors_in(args, kwargs))
         if self._returns_list:
             return lifted
         return lifted[0] if len(lifted) == 1 else tuple(lifted)
@@ -133,11 +141,11 @@ class Invocation:
         functional = self.facts.functional
         foreseen = expected_results(functional, args, inputs)
         if self.facts.is_seeded and foreseen is not None:  # before anything is drawn
-            _check_same_dtypes(outs, foreseen)
+            check_same_dtypes(outs, foreseen)
         results, expected = self._results(functional, args, inputs)
         made = [self._adopt(result, want) for result, want in zip(results, expected, strict=True)]
         if foreseen is None:
-            _check_same_dtypes(outs, made)
+            check_same_dtypes(outs, made)
         for out, result in zip(outs, made, strict=True):
             if not torch.can_cast(result.dtype, out.dtype):
                 raise RuntimeError(
@@ -154,7 +162,7 @@ class Invocation:
                 resized.append((out, result.shape, strides))
         if len(outs) > 1:  # nothing that may fail is left to do once the first is written
             made = [self._in_dtype(out.dtype, result) for out, result in zip(outs, made, strict=True)]
-        _resize_outputs(resized, self.facts.name)
+        resize_outputs(resized, self.facts.name)
         for out, result in zip(outs, made, strict=True):
             self._store(out, result)
         return outs[0] if len(outs) == 1 else tuple(outs)
@@ -226,7 +234,7 @@ class Invocation:
             KernelResultError: one is not.
         """
         if expected is None:
-            expected = _as_computed(results, tensors_in(args, kwargs))
+            expected = as_computed(results, tensors_in(args, kwargs))
         if any(map(self._differs, results, expected)) and all(want is not None for want in expected):
             # Some of PyTorch's shape rules for data-free tensors are not what its host kernels do: these have the last word.
             expected = host_results(op, args, kwargs)
@@ -240,7 +248,7 @@ class Invocation:
             self._checked >= MAX_CHECKED
             and self._always_plain
             and not self._debug
-            and _all_contiguous(args, kwargs)
+            and all_contiguous(args, kwargs)
             and all(
                 t.dtype in NUMPY_DTYPES and t.numel() for t in tensors_in(args, kwargs)
             )  # empty ones have rules of their own
@@ -250,8 +258,8 @@ class Invocation:
             return None
         self._checked += 1
         expected = expected_results(op, args, kwargs)
-        if _all_contiguous(args, kwargs) and (
-            expected is None or not _are_plain(expected, tensors_in(args, kwargs))
+        if all_contiguous(args, kwargs) and (
+            expected is None or not are_plain(expected, tensors_in(args, kwargs))
         ):
             self._always_plain = False
         return expected
@@ -267,12 +275,10 @@ class Invocation:
         return tuple(result.shape) != tuple(want.shape) or result.dtype != wanted
 
     def _refuse(self, result: Any, want: torch.Tensor | None, position: int) -> None:
-        got = (
-            "nothing" if result is None else repr(result) if not hasattr(result, "dtype") else _looks(result)
-        )
+        got = "nothing" if result is None else repr(result) if not hasattr(result, "dtype") else looks(result)
         raise KernelResultError(
             f"kernel {self.name} returned a wrong result {position} for {self.facts.name} on {self.device.name}: {got}; "
-            f"PyTorch expects {'nothing' if want is None else _looks(want)}. The result was not passed on."
+            f"PyTorch expects {'nothing' if want is None else looks(want)}. The result was not passed on."
         )
 
     def _check_fits(
@@ -282,13 +288,13 @@ class Invocation:
             return
         host_results(self.facts.op, args, kwargs)  # the host refuses such a call, in its own words
         raise RuntimeError(
-            f"{self.facts.name}: a result of {_looks(result)} does not go into a target of {_looks(target)}"
+            f"{self.facts.name}: a result of {looks(result)} does not go into a target of {looks(target)}"
         )
 
     def _adopt(self, result: Any, want: torch.Tensor | None) -> torch.Tensor:
         """A tensor out of a result, in the dtype it stands for: bfloat16 travels through numpy as uint16."""
         made = adopt_array(self.device, result)
-        if want is None and not self._trusted and _is_laid_out(result):
+        if want is None and not self._trusted and is_laid_out(result):
             return with_strides(made, [step // result.itemsize for step in result.strides])
         return made if want is None or made.dtype == want.dtype else with_dtype(made, want.dtype)
 
@@ -333,78 +339,3 @@ def _asked_for(error: MemoryError) -> int:
     """Bytes, which numpy's own error tells by shape and dtype; 0 for an error of the kernel's making."""
     shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
     return 0 if shape is None or dtype is None else math.prod(shape) * np.dtype(dtype).itemsize
-
-
-def _are_plain(expected: Expected, inputs: Sequence[torch.Tensor]) -> bool:
-    """Whether all results are row-major, and of the dtype that an array says or, where there is one among the inputs, bfloat16."""
-    bits = any(t.dtype is torch.bfloat16 for t in inputs)
-    dtypes = NUMPY_DTYPES.keys() ^ {torch.uint16, torch.bfloat16} if bits else NUMPY_DTYPES.keys()
-    return all(e is not None and e.dtype in dtypes and e.stride() == row_major(e.shape) for e in expected)
-
-
-def _as_computed(results: list[Any], inputs: Sequence[torch.Tensor]) -> Expected:
-    """What to expect where PyTorch cannot tell without the data.
-
-    Of an array of bits, that it stands for what its like among the inputs does, in the layout it has; of any other, anything.
-
-    Raises:
-        Unsupported: the inputs have both the dtype that numpy lacks and the one that stands for it.
-    """
-    stands_for: dict[np.dtype[Any], torch.dtype] = {}
-    for dtype in {t.dtype for t in inputs}:
-        if stands_for.setdefault(NUMPY_CARRIERS.get(dtype, np.dtype("O")), dtype) is not dtype:
-            raise Unsupported(
-                "PyTorch cannot tell the result's dtype before it is computed, nor can numpy after"
-            )
-    return [_in_the_dtype(r, stands_for.get(r.dtype)) if isinstance(r, np.ndarray) else None for r in results]
-
-
-def _in_the_dtype(result: np.ndarray[Any, Any], dtype: torch.dtype | None) -> torch.Tensor | None:
-    if dtype is None or dtype in NUMPY_DTYPES:
-        return None
-    strides = (
-        [step // result.itemsize for step in result.strides]
-        if _is_laid_out(result)
-        else row_major(result.shape)
-    )
-    return torch.empty_strided(result.shape, strides, dtype=dtype, device="meta")
-
-
-def _is_laid_out(result: Any) -> bool:
-    """Whether the kernel itself chose the strides, those of dimensions of size 1 and 0 among them, where PyTorch has no say.
-
-    Of an empty array numpy may say that all are 0, which nobody chose.
-    """
-    if not isinstance(result, np.ndarray) or not owns_its_memory(result):
-        return False
-    return min(result.strides, default=0) >= 0 and (result.size > 0 or any(result.strides))
-
-
-def _all_contiguous(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return all(t.is_contiguous() for t in tensors_in(args, kwargs))
-
-
-def _looks(value: Any) -> str:
-    return f"shape {tuple(value.shape)}, dtype {value.dtype}"
-
-
-def _check_same_dtypes(outs: Sequence[torch.Tensor], results: Sequence[torch.Tensor | None]) -> None:
-    """Where PyTorch cannot tell without the data, or draws in the dtype of ``out``, only the host knows what it does with another.
-
-    Raises:
-        Unsupported: one of ``outs`` has another dtype than its result.
-    """
-    for out, result in zip(outs, results, strict=True):
-        if result is not None and out.dtype != result.dtype:
-            raise Unsupported(f"an out= of {out.dtype} for {result.dtype}, which only the host can judge")
-
-
-def _resize_outputs(wanted: Sequence[Geometry], op: str) -> None:
-    for out, size, _ in wanted:
-        if out.numel():
-            warnings.warn(
-                f"An output with one or more elements was resized since it had shape {list(out.shape)}, which does not match "
-                f"the required output shape {list(size)} of {op}. Pass an out= of that shape, or an empty one.",
-                stacklevel=2,
-            )
-    give_geometry(*wanted)

@@ -1,0 +1,98 @@
+"""The one slot for out-of-tree devices, PrivateUse1: its name, its seeds, and its guard in C++.
+
+The guard: c10/core/impl/DeviceGuardImplInterface.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.utils.backend_registration as _registration
+
+from flroute.errors import CompatibilityError
+from flroute.torch_compat.names import SUPPORTED, TORCH_VERSION
+
+
+def device_owner() -> str:
+    """The name PrivateUse1 carries: ``privateuseone`` while nobody claimed it."""
+    return str(torch._C._get_privateuse1_backend_name())
+
+
+def register_device(name: str, module: Any) -> None:
+    """Give PrivateUse1 the name ``name`` with ``module`` as ``torch.<name>``.
+
+    Raises:
+        CompatibilityError: another package already owns PrivateUse1 in this process.
+    """
+    owner = device_owner()
+    if owner != "privateuseone":
+        raise CompatibilityError(
+            f"PyTorch has one slot for out-of-tree devices per process (PrivateUse1) and {owner!r} already holds it, "
+            f"so flroute cannot register {name!r}. Run flroute in a process that does not load {owner!r}: "
+            f"TORCH_DEVICE_BACKEND_AUTOLOAD=0 stops PyTorch from loading device packages by itself."
+        )
+    _registration._setup_privateuseone_for_python_backend(name, backend_module=module)
+
+
+def seeding_everything(code: Any) -> bool:
+    """Whether ``code`` is the code object through which ``torch.manual_seed`` seeds every device."""
+    return code is torch.random._seed_custom_device.__code__
+
+
+_PRIVATEUSE1 = 20  # c10::DeviceType::PrivateUse1
+_REGISTRY_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
+_LIBC10 = Path(torch.__file__).parent / "lib" / "libc10.so"
+_VTABLE_SLOTS = 40
+_SLOT_GET_DEVICE, _SLOT_SET_DEVICE, _SLOT_UNCHECKED_SET_DEVICE, _SLOT_EXCHANGE_STREAM = 2, 3, 4, 9
+
+
+def _address(value: int | None) -> int:
+    if not value:
+        raise CompatibilityError("PyTorch's device guard registry holds no guard where one was registered")
+    return value
+
+
+class DeviceGuardPatch:
+    """Replaces four slots of the device guard's C++ vtable.
+
+    PyTorch's Python device guard answers ``setDevice``, ``uncheckedSetDevice`` and ``exchangeStream`` by calling into
+    Python, inside noexcept destructors: with a Python error pending (a kernel that raises in backward under a
+    TorchDispatchMode) that ends the process. The host guard's own C++ no-ops take their place, and ``getDevice``
+    answers with flroute's current device, so that a bare ``"fl"`` means the same everywhere.
+    """
+
+    def __init__(self, current_device: Callable[[], int]) -> None:
+        library = ctypes.CDLL(str(_LIBC10))
+        registry = (ctypes.c_void_p * (_PRIVATEUSE1 + 1)).in_dll(library, _REGISTRY_SYMBOL)
+        guard, host_guard = (_address(registry[i]) for i in (_PRIVATEUSE1, 0))
+        self._object = ctypes.c_void_p.from_address(guard)
+        header = 2 * ctypes.sizeof(ctypes.c_void_p)  # offset-to-top and type_info precede a vtable
+        table = ctypes.c_void_p * (_VTABLE_SLOTS + 2)
+        self._original = _address(self._object.value)
+        host = table.from_address(_address(ctypes.c_void_p.from_address(host_guard).value) - header)
+        self._table = table(*table.from_address(self._original - header))
+        for slot in (_SLOT_SET_DEVICE, _SLOT_UNCHECKED_SET_DEVICE, _SLOT_EXCHANGE_STREAM):
+            self._table[2 + slot] = host[2 + slot]
+        prototype = ctypes.CFUNCTYPE(ctypes.c_uint16, ctypes.c_void_p)  # c10::Device: int8 type, int8 index
+        self._get_device = prototype(lambda _self: _PRIVATEUSE1 | current_device() << 8)
+        self._table[2 + _SLOT_GET_DEVICE] = ctypes.cast(self._get_device, ctypes.c_void_p).value
+        self._patched = ctypes.addressof(self._table) + header
+
+    def install(self) -> None:
+        """Put the patched vtable in place."""
+        self._object.value = self._patched
+
+    def remove(self) -> None:
+        """Put PyTorch's own vtable back."""
+        self._object.value = self._original
+
+
+def guard_can_be_patched() -> bool:
+    """Whether the vtable layout above is the one of this PyTorch: supported releases, Itanium C++ ABI."""
+    minor = f"{TORCH_VERSION.major}.{TORCH_VERSION.minor}"
+    return os.name == "posix" and minor in SUPPORTED and _LIBC10.exists()

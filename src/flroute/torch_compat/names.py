@@ -1,0 +1,89 @@
+"""The private names of PyTorch that flroute relies on, checked at import.
+
+A PyTorch that lacks one is refused with an error that names it, never with an AttributeError later.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.utils._device  # modules that ``import torch`` leaves out
+import torch.utils.backend_registration
+from packaging.version import Version
+
+from flroute.errors import CompatibilityError
+
+SUPPORTED = ("2.11", "2.13", "2.14", "2.15")
+OLDEST = Version("2.11")
+TORCH_VERSION = Version(torch.__version__)
+ATTENTION_TAKES_MASK_AND_CAUSAL = TORCH_VERSION.release[:2] < (2, 14)
+"""Whether the host's fused attention takes both; by version, as trying it would depend on the user's ``sdpa_kernel``."""
+PRIVATE_NAMES: dict[str, str] = {
+    "torch._C._from_dlpack": "a tensor from a DLPack capsule",
+    "torch._C._construct_storage_from_data_pointer": "a host storage over an address",
+    "torch._C._dispatch_has_kernel_for_dispatch_key": "which ops PyTorch implements for a key",
+    "torch._C._dispatch_get_all_op_names": "every op PyTorch has",
+    "torch._C._len_torch_dispatch_stack": "whether other dispatch modes are active",
+    "torch._C._pop_torch_dispatch_stack": "sessions closed in any order",
+    "torch._C._push_on_torch_dispatch_stack": "sessions closed in any order",
+    "torch._C._len_torch_function_stack": "sessions closed in any order",
+    "torch._C._pop_torch_function_stack": "sessions closed in any order",
+    "torch._C._push_on_torch_function_stack": "sessions closed in any order",
+    "torch._C._get_privateuse1_backend_name": "who owns PrivateUse1",
+    "torch._C._dispatch_tls_local_include_set": "composites inside a dispatch mode",
+    "torch._C._storage_Use_Count": "whether a storage is shared",
+    "torch._C.DisableTorchFunction": "a tensor's own memory, whatever its subclass says",
+    "torch._C._swap_tensor_impl": "moving a Parameter without replacing it",
+    "torch._C._ExcludeDispatchKeyGuard": "host work without the caller's autocast",
+    "torch._C._ForceDispatchKeyGuard": "composites inside a dispatch mode",
+    "torch._C._dispatch_tls_local_exclude_set": "composites inside a dispatch mode",
+    "torch._neg_view": "the lazy negative bit",
+    "torch.utils.backend_registration._setup_privateuseone_for_python_backend": "a device from Python",
+    "torch._C._acc.PrivateUse1Hooks": "a device from Python",
+    "torch._C._acc.DeviceGuard": "a device from Python",
+    "torch.autograd.graph._engine_run_backward": "the entry to the autograd engine",
+    "torch.autograd._engine_run_backward": "the same name where torch.autograd keeps it",
+    "torch._tensor_str._tensor_str": "how the elements of a tensor are printed",
+    "torch.nn.Module._apply": "every conversion of a module",
+    "torch.nn.Module._call_impl": "the module that makes a call",
+    "torch._C._current_graph_task_id": "whether the autograd engine makes a call",
+    "torch._C._current_autograd_node": "the node whose backward makes a call",
+    "torch.autograd._get_sequence_nr": "the module that a node was made in",
+    "torch.utils._device.DeviceContext": "the default device",
+    "torch.utils._device._device_constructors": "the functions that take a default device",
+    "torch._ops.OpOverload.redispatch": "metadata ops on the host's own implementation",
+    "torch._meta_registrations.device_hint": "the device that shape rules are asked for",
+    "torch.random._seed_custom_device": "torch.manual_seed reaching the device",
+    "torch._C._dynamo.eval_frame.set_code_exec_strategy": "keeping Dynamo out of the router",
+}
+
+
+def _resolve(dotted: str) -> Any:
+    found: Any = torch
+    for part in dotted.split(".")[1:]:
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise CompatibilityError(
+                f"PyTorch {torch.__version__} has no {dotted} ({PRIVATE_NAMES[dotted]}), which flroute relies on. "
+                f"flroute supports PyTorch {', '.join(SUPPORTED)}; install one of these."
+            ) from None
+    return found
+
+
+def check_version(version: Version = TORCH_VERSION) -> None:
+    """Refuse a PyTorch that is too old, or lacks a private name.
+
+    Raises:
+        CompatibilityError: naming the version and the supported range, or the missing name.
+    """
+    if version.release[:2] < OLDEST.release[:2]:
+        raise CompatibilityError(
+            f"flroute needs PyTorch {OLDEST} or newer, this is {version}: pip install 'torch>={OLDEST}'"
+        )
+    for dotted in PRIVATE_NAMES:
+        _resolve(dotted)
+
+
+check_version()

@@ -1,0 +1,44 @@
+"""Tensors and their memory, below what PyTorch's own Python shows of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from_dlpack = torch._C._from_dlpack
+neg_view = torch._neg_view
+
+
+def host_storage_at(address: int, nbytes: int) -> Any:
+    """A host storage over memory that someone else owns and keeps alive."""
+    return torch._C._construct_storage_from_data_pointer(address, torch.device("cpu"), nbytes)
+
+
+def storage_use_count(storage: torch.UntypedStorage) -> int:
+    """How many tensors and storages share this memory, ``storage`` itself included."""
+    return int(torch._C._storage_Use_Count(storage._cdata))
+
+
+def storage_key(storage: torch.UntypedStorage) -> int:
+    """What two Python objects for one storage have in common: its address in C++."""
+    return int(storage._cdata)
+
+
+def plain_alias(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as an ordinary tensor, whatever the subclass has to say about it."""
+    with torch._C.DisableTorchFunction():
+        return tensor.data
+
+
+def before_printing(prepare: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Print ``prepare(tensor)`` wherever the elements of a tensor are printed."""
+    render = torch._tensor_str._tensor_str
+
+    @functools.wraps(render)
+    def render_prepared(self: torch.Tensor, indent: int) -> Any:
+        return render(prepare(self), indent)  # type: ignore[no-untyped-call]
+
+    torch._tensor_str._tensor_str = render_prepared
