@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from torch import nn
+from torch.distributions import Gamma
 
 import flroute
 from flroute.report import Report
@@ -23,16 +24,17 @@ HERE = f"{Path(__file__).resolve().parent}/"
 
 
 class Attention(nn.Module):
-    """One head, trained to be quantized: for that the reference vendor has no kernel."""
+    """One head with noise whose size it learns: for the gradient of that the reference vendor has no kernel."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Attend, and round to what eight bits can hold."""
+        """Attend, and multiply by noise that is 1 in the mean."""
         weights = torch.softmax(self.query(x) @ self.key(x).mT, dim=-1)
-        return x + torch.fake_quantize_per_tensor_affine(weights @ self.value(x), 0.1, 0, -128, 127)
+        certainty = self.value(x).exp()
+        return x + weights @ self.value(x) * Gamma(certainty, certainty, validate_args=False).rsample()
 
 
 class Encoder(nn.Module):

@@ -72,7 +72,7 @@ def test_the_report_in_the_docs_shows_what_it_is_for() -> None:
         "native share",
         "optimizer",
         '"reason": "no_kernel"',
-        "fake_quantize",
+        "_standard_gamma_grad",
     ):
         assert what in page
     assert str(EXAMPLES.parent) not in page

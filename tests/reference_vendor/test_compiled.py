@@ -173,6 +173,8 @@ def test_rows(name: str, shape: tuple[int, int], dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", IMAGES)
 def test_images(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     function, count = IMAGES[name]
+    if name.startswith("group norm"):  # is compiled from larger ones on
+        shape = (shape[0] * 120, shape[1], *shape[2:])
     check(lambda *inputs: function(*inputs), *((torch.randn(shape) + 0.5).to(dtype) for _ in range(count)))
 
 
@@ -310,8 +312,12 @@ def test_every_kernel_is_accepted() -> None:
     registry_names = {kernel.name for kernel in compiled.kernels()}
     assert len(registry_names) >= 24
     for kernel in compiled.kernels():
-        assert kernel.layouts == ("contiguous",)
-        assert kernel.min_numel > 0
+        if "attention" in kernel.name:  # it takes heads as they lie, and its predicate counts scores
+            assert (kernel.layouts, kernel.min_numel) == ((), 0)
+            assert kernel.when is not None
+        else:
+            assert kernel.layouts == ("contiguous",)
+            assert kernel.min_numel > 0
 
 
 def test_blocks() -> None:
