@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from flroute.activation import activate_if_alone
 from flroute.api import current_device, device, devices, vendors
 from flroute.errors import (
+    AutocastError,
     CompatibilityError,
     DeviceError,
     FallbackError,
@@ -32,6 +33,7 @@ from flroute.vocabulary import Decision, FallbackPolicy, Precision, Reason, Reje
 __version__ = "0.1.0"
 
 __all__ = [
+    "AutocastError",
     "CompatibilityError",
     "Decision",
     "DeviceError",

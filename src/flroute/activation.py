@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from flroute.device import guard, parameters, process_cures, serialization, table, torch_fl
+from flroute.device import autocast, guard, parameters, process_cures, serialization, table, torch_fl
 from flroute.errors import CompatibilityError, SettingsError
 from flroute.routing import registration
 from flroute.settings import load_settings
@@ -39,6 +39,7 @@ def activate() -> None:
             return
         register_device(table.DEVICE_TYPE, torch_fl)
         registration.register(_route)
+        autocast.install()
         guard.install()
         parameters.install()
         serialization.install()

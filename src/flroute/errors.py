@@ -27,6 +27,10 @@ class DeviceError(FlrouteError):
     """A device that does not exist, or tensors on different devices in one call."""
 
 
+class AutocastError(FlrouteError):
+    """``torch.autocast("fl")`` forbids an op, or cannot say which dtype its arguments have in common."""
+
+
 class VendorError(FlrouteError):
     """A vendor package broke a rule: plugin, hook, definition, and the rule broken."""
 

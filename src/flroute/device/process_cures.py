@@ -15,11 +15,18 @@ from typing import Any, NoReturn
 import torch
 from torch.multiprocessing import reductions
 
+from flroute.device import autocast
 from flroute.device.serialization import storage_on_device
 from flroute.device.table import DEVICE_TYPE, to_index
 from flroute.device.tensors import is_on_device
 from flroute.errors import DeviceError
-from flroute.torch_compat import before_printing, choose_as_on_host, single_threaded_backward, wrap_backward
+from flroute.torch_compat import (
+    before_printing,
+    choose_as_on_host,
+    single_threaded_backward,
+    when_autocast_ends,
+    wrap_backward,
+)
 
 
 @dataclass(frozen=True)
@@ -134,6 +141,10 @@ def _accumulate_as_the_host_does() -> None:
     choose_as_on_host(DEVICE_TYPE)
 
 
+def _forget_casts_with_pytorchs_own() -> None:
+    when_autocast_ends(autocast.forget_casts)
+
+
 CURES: tuple[Cure, ...] = (
     Cure(
         "storages made by device",
@@ -164,5 +175,10 @@ CURES: tuple[Cure, ...] = (
         "automatic options of linear_cross_entropy",
         "half-precision inputs would be accumulated in half precision, as PyTorch does on devices it has not measured",
         functools.cache(_accumulate_as_the_host_does),
+    ),
+    Cure(
+        "casts of weights dropped when autocast ends",
+        'the casts that torch.autocast("fl") keeps would stay in memory with their graphs',
+        functools.cache(_forget_casts_with_pytorchs_own),
     ),
 )

@@ -55,8 +55,8 @@ _ROUNDS_NUMBERS = frozenset(
 )
 """Where PyTorch rounds a number to the dtype of the tensor it meets, and not to do so may make more than a rounding error."""
 
-_KEEPS_NUMBERS = frozenset({"aten::mul", "aten::div", "aten::floor_divide"})
-"""Where PyTorch does not round what has no dimensions, not even a tensor of another dtype."""
+_KEEPS_NUMBERS = frozenset({"aten::mul", "aten::div", "aten::floor_divide", "aten::cat"})
+"""Where PyTorch does not round what has no dimensions, not even a tensor of another dtype; to join, it names a dimension."""
 
 
 def widened(x: Array) -> Array:
@@ -170,13 +170,15 @@ def _lifted_promoting(kernel: Kernel) -> Callable[..., Any]:
     @quiet
     def compute(*args: Any, **kwargs: Any) -> Any:
         numbers = [x for x in args if _is_number(x)]
-        arrays = [x for x in (*args, *kwargs.values()) if isinstance(x, np.ndarray)]
+        arrays = list(_arrays_in((*args, *kwargs.values())))
         dtype = result_type(*arrays, *numbers, bits_of_bfloat16=True)
         if dtype is torch.complex32 or not any(x.dtype in _CARRIERS for x in arrays):
             raise Unsupported(f"a result of {dtype} in float32")
         half = _CARRIER_OF.get(dtype)
 
         def operand(x: Any) -> Any:
+            if isinstance(x, list):
+                return [operand(item) for item in x]
             if half is None or (keeps_numbers and not np.ndim(x)):
                 return _wide(x)
             return _operand(half, x) if _is_number(x) or isinstance(x, np.ndarray) else x
@@ -204,13 +206,16 @@ def _operand(half: np.dtype[Any], value: Any) -> Any:
     return widened(np.asarray(rounded_to(half, np.asarray(value, np.float32))))
 
 
+def _arrays_in(values: Iterable[Any]) -> Iterator[Array]:
+    for value in values:
+        if isinstance(value, np.ndarray):
+            yield value
+        elif isinstance(value, list):
+            yield from _arrays_in(value)
+
+
 def _half_among(values: Iterable[Any]) -> np.dtype[Any]:
-    found = {
-        x.dtype
-        for value in values
-        for x in (value if isinstance(value, list) else [value])
-        if isinstance(x, np.ndarray)
-    }
+    found = {array.dtype for array in _arrays_in(values)}
     halves = [half for half in _CARRIERS if half in found]
     if len(halves) != 1:
         raise Unsupported("tensors of both half precisions, or of none, among the arguments")

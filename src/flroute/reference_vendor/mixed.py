@@ -5,11 +5,12 @@ What these kernels get are calls that the kernels of one dtype leave: ``int64 + 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from flroute.reference_vendor import comparison, elementwise
+from flroute.reference_vendor import comparison, elementwise, rearranging, sets
 from flroute.reference_vendor.promotion import promoted
 from flroute.reference_vendor.support import Array, Result, quiet
 from flroute.vendor import Unsupported, kernel
@@ -110,6 +111,11 @@ def addcdiv_mixed(x: Array, y: Array, z: Array, *, value: Any = 1) -> Result:
     return x + y * x.dtype.type(value) / z
 
 
+@kernel("aten::cat")
+def cat_mixed(arrays: Sequence[Array], dim: int = 0) -> Result:
+    return rearranging.cat(promoted(*arrays, complex_too=True), dim)
+
+
 # -- comparison ---------------------------------------------------------------------------------------
 
 
@@ -141,6 +147,11 @@ def gt_mixed(x: Array, y: Any) -> Result:
 @kernel("aten::ge.Tensor", "aten::ge.Scalar")
 def ge_mixed(x: Array, y: Any) -> Result:
     return np.greater_equal(*promoted(x, y))
+
+
+@kernel("aten::equal")
+def equal_mixed(x: Array, y: Array) -> bool:
+    return sets.equal(*promoted(x, y, complex_too=True))
 
 
 @kernel("aten::logical_and")

@@ -10,6 +10,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from flroute.torch_compat import names  # noqa: F401 -- checked before any of them is looked up
 
 # isort: split
+from flroute.torch_compat.autocast import (
+    is_plain_tensor,
+    version_of,
+    when_autocast_ends,
+    without_device_autocast,
+)
 from flroute.torch_compat.autograd import (
     BACKWARD_CALL,
     current_node,
@@ -126,6 +132,7 @@ __all__ = [
     "in_backward",
     "increment_versions",
     "is_overload",
+    "is_plain_tensor",
     "map_tensors",
     "neg_view",
     "next_sequence_number",
@@ -147,6 +154,9 @@ __all__ = [
     "storage_key",
     "storage_use_count",
     "swap_tensor_impl",
+    "version_of",
+    "when_autocast_ends",
+    "without_device_autocast",
     "without_host_autocast",
     "wrap_backward",
 ]
