@@ -15,6 +15,7 @@ from flroute.activation import activate_if_alone
 from flroute.api import current_device, device, devices, vendors
 from flroute.errors import (
     AutocastError,
+    CheckpointError,
     CompatibilityError,
     DeviceError,
     FallbackError,
@@ -27,6 +28,7 @@ from flroute.errors import (
     VendorError,
 )
 from flroute.model_check import check
+from flroute.safetensors_files import load_file
 from flroute.session import Session, enable
 from flroute.vocabulary import Decision, FallbackPolicy, Precision, Reason, Rejection, Route
 
@@ -34,6 +36,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AutocastError",
+    "CheckpointError",
     "CompatibilityError",
     "Decision",
     "DeviceError",
@@ -56,6 +59,7 @@ __all__ = [
     "device",
     "devices",
     "enable",
+    "load_file",
     "vendors",
 ]
 

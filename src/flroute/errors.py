@@ -31,6 +31,10 @@ class AutocastError(FlrouteError):
     """``torch.autocast("fl")`` forbids an op, or cannot say which dtype its arguments have in common."""
 
 
+class CheckpointError(FlrouteError):
+    """A file of tensors is damaged, or of another format."""
+
+
 class VendorError(FlrouteError):
     """A vendor package broke a rule: plugin, hook, definition, and the rule broken."""
 

@@ -12,6 +12,7 @@ import torch
 
 from flroute.device.table import DEVICE_TYPE, to_index
 from flroute.device.tensors import to_device
+from flroute.errors import DeviceError
 
 _PRIORITY = 5  # the built-in ones begin at 10 (torch/serialization.py), lower ones are asked first
 
@@ -45,4 +46,11 @@ def _location_of(storage: Any) -> str | None:
 def _restore(storage: Any, location: str) -> torch.UntypedStorage | None:
     if location != DEVICE_TYPE and not location.startswith(f"{DEVICE_TYPE}:"):
         return None
-    return storage_on_device(storage, to_index(location))
+    try:
+        index = to_index(location)
+    except DeviceError as error:
+        raise DeviceError(
+            f"{error}. What was saved on another machine's devices loads where map_location says: "
+            f"torch.load(..., map_location={DEVICE_TYPE!r}), or map_location='cpu'"
+        ) from error
+    return storage_on_device(storage, index)
