@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from flroute.device import autocast, guard, parameters, process_cures, serialization, table, torch_fl
+from flroute.distributed import backend as collectives
 from flroute.errors import CompatibilityError, SettingsError
 from flroute.routing import registration
 from flroute.settings import load_settings
@@ -40,6 +41,7 @@ def activate() -> None:
         register_device(table.DEVICE_TYPE, torch_fl)
         registration.register(_route)
         autocast.install()
+        collectives.install(_route)
         guard.install()
         parameters.install()
         serialization.install()

@@ -51,6 +51,10 @@ class LockError(FlrouteError):
     """``flroute.lock`` cannot be read, or this environment is not the one it describes."""
 
 
+class CollectiveError(FlrouteError):
+    """A collective that did not finish, or that the ranks do not agree on; the message names op, number and ranks."""
+
+
 class FallbackError(FlrouteError):
     """Only the host could do the work, and the session's policy is ``fallback="error"``."""
 

@@ -94,7 +94,7 @@ class Invocation:
     def adapter(self) -> Invoke:
         """The way to call the kernel for this op."""
         if self._returns_numbers:
-            return self._call
+            return self.call
         if self.writes_itself:
             return self._run_writing
         if self.facts.out_names:
@@ -176,7 +176,7 @@ class Invocation:
                 self._check_overlap(target, args, kwargs)
         if self.facts.writes_self or self.facts.bumps_no_version:
             check_before_writing(self.facts.op, args, kwargs)
-        answer = self._call(args, kwargs)
+        answer = self.call(args, kwargs)
         self.plain_results = True
         returns = self.facts.schema.returns
         if not returns:
@@ -192,7 +192,8 @@ class Invocation:
     # -- parts
 
     @calls_kernels
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the kernel with arrays in place of tensors; what it answers is the caller's to make sense of."""
         lower, explain = self._lower, self.explain
         arrays = [lower_argument(value, lower) for value in args]
         named = {name: lower_argument(value, lower) for name, value in kwargs.items()}
@@ -209,7 +210,7 @@ class Invocation:
     ) -> tuple[list[Any], list[torch.Tensor | None]]:
         """The kernel's results, checked, and what PyTorch expects of each."""
         expected = self._expected_of(op, args, kwargs)
-        answer = self._call(args, kwargs)
+        answer = self.call(args, kwargs)
         results = list(answer) if isinstance(answer, tuple | list) else [answer]
         count = len(schema_of(op).returns)
         if self._returns_list:

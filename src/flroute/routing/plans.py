@@ -155,7 +155,7 @@ class PlanBuilder:
             kernel = replace(kernel, function=refusing_kept(kernel.function, name))
         if self.device.vendor_index:
             kernel = replace(kernel, function=for_device(self.device.vendor_index, kernel.function))
-        invocation = Invocation(self.facts, kernel, name, self.device, self.router.store, self._account_host_work(name),
+        invocation = Invocation(self.facts, kernel, name, self.device, self.router.store, self.account_host_work(name),
                                 debug=self.router.settings.debug, watch=self.router.settings.watch_kernels)  # fmt: skip
         route = Route.COPY if self.facts.name == "aten::copy_" else Route.NATIVE
         counts = self._counts(route, Reason.MATCHED, kernel=name, rejected=rejected)
@@ -208,7 +208,7 @@ class PlanBuilder:
             and all(rejection.reason in static for rejection in rejected)
         )
 
-    def _account_host_work(self, kernel: str) -> InKernel:
+    def account_host_work(self, kernel: str) -> InKernel:
         """How ``host_fallback`` inside ``kernel`` is accounted for, or refused."""
         counts_of: dict[tuple[str, tuple[str, ...]], Counts] = {}
 

@@ -26,7 +26,21 @@ from flroute.torch_compat.autograd import (
     single_threaded_backward,
     wrap_backward,
 )
+from flroute.torch_compat.collectives import (
+    callback_work,
+    collective_ops,
+    gather_into,
+    gather_options,
+    is_file_store,
+    reduction_in,
+    replace_kernel,
+    source_rank_of,
+    transport_of,
+    unboxed_group,
+    with_prefix,
+)
 from flroute.torch_compat.device_slot import (
+    PRIVATEUSE1,
     DeviceGuardPatch,
     device_owner,
     guard_can_be_patched,
@@ -50,6 +64,7 @@ from flroute.torch_compat.modules import (
     swap_tensor_impl,
 )
 from flroute.torch_compat.names import (
+    COLLECTIVE_NAMES,
     ATTENTION_TAKES_MASK_AND_CAUSAL,
     OLDEST,
     PRIVATE_NAMES,
@@ -84,6 +99,7 @@ from flroute.torch_compat.shape_rules import (
     map_tensors,
 )
 from flroute.torch_compat.storages import (
+    replace_storage_resize,
     before_printing,
     from_dlpack,
     host_storage_at,
@@ -94,6 +110,20 @@ from flroute.torch_compat.storages import (
 )
 
 __all__ = [
+    "collective_ops",
+    "replace_kernel",
+    "unboxed_group",
+    "reduction_in",
+    "transport_of",
+    "gather_options",
+    "with_prefix",
+    "is_file_store",
+    "gather_into",
+    "callback_work",
+    "source_rank_of",
+    "replace_storage_resize",
+    "PRIVATEUSE1",
+    "COLLECTIVE_NAMES",
     "ATTENTION_TAKES_MASK_AND_CAUSAL",
     "BACKWARD_CALL",
     "HOST_KEYS",

@@ -44,7 +44,7 @@ def seeding_everything(code: Any) -> bool:
     return code is torch.random._seed_custom_device.__code__
 
 
-_PRIVATEUSE1 = 20  # c10::DeviceType::PrivateUse1
+PRIVATEUSE1 = 20  # c10::DeviceType::PrivateUse1
 _REGISTRY_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
 _LIBC10 = Path(torch.__file__).parent / "lib" / "libc10.so"
 _VTABLE_SLOTS = 40
@@ -68,8 +68,8 @@ class DeviceGuardPatch:
 
     def __init__(self, current_device: Callable[[], int]) -> None:
         library = ctypes.CDLL(str(_LIBC10))
-        registry = (ctypes.c_void_p * (_PRIVATEUSE1 + 1)).in_dll(library, _REGISTRY_SYMBOL)
-        guard, host_guard = (_address(registry[i]) for i in (_PRIVATEUSE1, 0))
+        registry = (ctypes.c_void_p * (PRIVATEUSE1 + 1)).in_dll(library, _REGISTRY_SYMBOL)
+        guard, host_guard = (_address(registry[i]) for i in (PRIVATEUSE1, 0))
         self._object = ctypes.c_void_p.from_address(guard)
         header = 2 * ctypes.sizeof(ctypes.c_void_p)  # offset-to-top and type_info precede a vtable
         table = ctypes.c_void_p * (_VTABLE_SLOTS + 2)
@@ -79,7 +79,7 @@ class DeviceGuardPatch:
         for slot in (_SLOT_SET_DEVICE, _SLOT_UNCHECKED_SET_DEVICE, _SLOT_EXCHANGE_STREAM):
             self._table[2 + slot] = host[2 + slot]
         prototype = ctypes.CFUNCTYPE(ctypes.c_uint16, ctypes.c_void_p)  # c10::Device: int8 type, int8 index
-        self._get_device = prototype(lambda _self: _PRIVATEUSE1 | current_device() << 8)
+        self._get_device = prototype(lambda _self: PRIVATEUSE1 | current_device() << 8)
         self._table[2 + _SLOT_GET_DEVICE] = ctypes.cast(self._get_device, ctypes.c_void_p).value
         self._patched = ctypes.addressof(self._table) + header
 

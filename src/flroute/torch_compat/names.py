@@ -60,6 +60,19 @@ PRIVATE_NAMES: dict[str, str] = {
     "torch._C._dynamo.eval_frame.set_code_exec_strategy": "keeping Dynamo out of the router",
 }
 
+COLLECTIVE_NAMES: dict[str, str] = {
+    "torch._C._distributed_c10d.PythonCallbackWork": "collectives that are waited for in Python",
+    "torch._C._distributed_c10d.ProcessGroup.unbox": "the group of a collective",
+    "torch._C._distributed_c10d.ProcessGroup._get_backend": "the transport of a collective",
+    "torch._C._distributed_c10d.Backend._allgather_base": "gathering into one tensor",
+    "torch._C._distributed_c10d.Work._source_rank": "receiving from any rank",
+}
+"""Needed where this PyTorch was built with ``torch.distributed``."""
+
+
+def _all_names() -> dict[str, str]:
+    return {**PRIVATE_NAMES, **(COLLECTIVE_NAMES if torch.distributed.is_available() else {})}
+
 
 def _resolve(dotted: str) -> Any:
     found: Any = torch
@@ -68,7 +81,7 @@ def _resolve(dotted: str) -> Any:
             found = getattr(found, part)
         except AttributeError:
             raise CompatibilityError(
-                f"PyTorch {torch.__version__} has no {dotted} ({PRIVATE_NAMES[dotted]}), which flroute relies on. "
+                f"PyTorch {torch.__version__} has no {dotted} ({_all_names()[dotted]}), which flroute relies on. "
                 f"flroute supports PyTorch {', '.join(SUPPORTED)}; install one of these."
             ) from None
     return found
@@ -84,7 +97,7 @@ def check_version(version: Version = TORCH_VERSION) -> None:
         raise CompatibilityError(
             f"flroute needs PyTorch {OLDEST} or newer, this is {version}: pip install 'torch>={OLDEST}'"
         )
-    for dotted in PRIVATE_NAMES:
+    for dotted in _all_names():
         _resolve(dotted)
 
 

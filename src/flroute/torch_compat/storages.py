@@ -42,3 +42,8 @@ def before_printing(prepare: Callable[[torch.Tensor], torch.Tensor]) -> None:
         return render(prepare(self), indent)  # type: ignore[no-untyped-call]
 
     torch._tensor_str._tensor_str = render_prepared
+
+
+def replace_storage_resize(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Put ``make(original)`` in the place of ``torch.UntypedStorage.resize_``."""
+    torch.UntypedStorage.resize_ = make(torch.UntypedStorage.resize_)  # type: ignore[method-assign]
