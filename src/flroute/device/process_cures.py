@@ -17,12 +17,13 @@ from torch.multiprocessing import reductions
 
 from flroute.device import autocast
 from flroute.device.serialization import storage_on_device
-from flroute.device.table import DEVICE_TYPE, to_index
-from flroute.device.tensors import is_on_device
+from flroute.device.table import DEVICE_TYPE, device_at, to_index
+from flroute.device.tensors import is_on_device, resize_memory
 from flroute.errors import DeviceError
 from flroute.torch_compat import (
     before_printing,
     choose_as_on_host,
+    replace_storage_resize,
     single_threaded_backward,
     when_autocast_ends,
     wrap_backward,
@@ -60,6 +61,23 @@ def _make_storages() -> None:
         return storage_on_device(original(cls, *args, **kwargs), to_index(device))
 
     storage.__new__ = new  # type: ignore[method-assign,assignment]
+
+
+def _resize_storages() -> None:
+    """``storage.resize_`` gives device storages other memory; FSDP frees and takes back parameters that way."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def resize(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+            if self.device.type != DEVICE_TYPE:
+                return original(self, size)  # type: ignore[no-any-return]
+            if size != self.nbytes():
+                resize_memory(self, device_at(self.device.index), size)
+            return self
+
+        return resize
+
+    replace_storage_resize(make)
 
 
 def _refuse_to_share() -> None:
@@ -150,6 +168,11 @@ CURES: tuple[Cure, ...] = (
         "storages made by device",
         'torch.UntypedStorage(n, device="fl") would end the process',
         functools.cache(_make_storages),
+    ),
+    Cure(
+        "storages that are resized",
+        "storage.resize_ would raise, and with it FSDP, which frees parameters that way",
+        functools.cache(_resize_storages),
     ),
     Cure(
         "device tensors sent to another process",

@@ -13,6 +13,7 @@ from flroute.device.capsule import VendorBlock, row_major, span_of, tensor_at, t
 from flroute.device.dtypes import QUANTIZED, TORCH_DTYPES
 from flroute.device.memory import DeviceArray
 from flroute.device.out_of_memory import out_of_memory
+from flroute.device.storage_memory import exchange_memory
 from flroute.device.table import DEVICE_TYPE, Device, device_at
 from flroute.errors import DeviceError
 from flroute.torch_compat import HOST_KEYS, host_storage_at, neg_view
@@ -63,6 +64,21 @@ def allocate(device: Device, nbytes: int, op: str) -> VendorBlock:
         return VendorBlock(device, device.memory.allocate(device.vendor_index, size), size)
     except MemoryError as error:
         raise out_of_memory(device, size, op, error) from error
+
+
+def resize_memory(storage: torch.UntypedStorage, device: Device, nbytes: int) -> None:
+    """Give a storage this many bytes; what fits of what it holds stays. Every tensor over it sees that.
+
+    Raises:
+        torch.OutOfMemoryError: there is no room.
+        DeviceError: this PyTorch keeps storages in a way of its own.
+    """
+    room = empty_strided(device, (nbytes,), None, torch.uint8, "storage.resize_").untyped_storage()
+    kept = min(nbytes, storage.nbytes())
+    if kept:
+        index = device.vendor_index
+        device.memory.copy_on_device(index, storage.data_ptr(), index, room.data_ptr(), kept)
+    exchange_memory(storage, room)
 
 
 def refuse_quantized(dtype: torch.dtype) -> None:

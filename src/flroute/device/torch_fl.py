@@ -15,10 +15,24 @@ import torch
 
 from flroute.device import table
 from flroute.device.rng import get_rng_state, manual_seed, manual_seed_all, set_rng_state
+from flroute.device.streams import (
+    Event,
+    Stream,
+    StreamContext,
+    current_stream,
+    default_stream,
+    set_stream,
+    stream,
+)
 from flroute.errors import DeviceError
 
 __all__ = [
+    "Event",
+    "Stream",
+    "StreamContext",
     "current_device",
+    "current_stream",
+    "default_stream",
     "device",
     "device_count",
     "empty_cache",
@@ -40,6 +54,8 @@ __all__ = [
     "set_device",
     "set_per_process_memory_fraction",
     "set_rng_state",
+    "set_stream",
+    "stream",
     "synchronize",
 ]
 
