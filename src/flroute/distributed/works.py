@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 
 from flroute.errors import CollectiveError
-from flroute.torch_compat import callback_work
+from flroute.torch_compat import callback_work, source_rank_of
 
 Start = Callable[[], Sequence[Any]]
 """Has the transport begin, and returns its works."""
@@ -165,7 +165,7 @@ def _handle_class() -> type[Any]:
             return super().get_future().then(_results_of)
 
         def source_rank(self) -> int:
-            return int(self._flight.works[0].source_rank())
+            return source_rank_of(self._flight.works[0])
 
         _source_rank = source_rank
 

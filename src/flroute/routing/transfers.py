@@ -158,6 +158,10 @@ def _moved_to(room: torch.UntypedStorage, tensor: torch.Tensor) -> torch.Untyped
     return storage
 
 
+def record_stream(tensor: torch.Tensor, stream: torch.Stream) -> None:
+    """``aten::record_stream``: keep memory until a stream is done with it, which it is by the time that it is freed."""
+
+
 def read_scalar(tensor: torch.Tensor) -> Any:
     """``aten::_local_scalar_dense``: the one element, as a Python number."""
     device = device_at(tensor.device.index)

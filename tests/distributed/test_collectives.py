@@ -1,0 +1,56 @@
+"""Every collective on two ranks against gloo on the host: values, routes, and whether memory is copied."""
+
+from __future__ import annotations
+
+import pytest
+import torch.distributed as dist
+
+import flroute
+from flroute.distributed.collectives import COLLECTIVES
+from flroute.torch_compat import collective_ops
+from launch import HERE, Torchrun
+
+
+@pytest.mark.parametrize(
+    ("device", "how"),
+    [
+        ("fl:0", "on the device's own memory"),
+        pytest.param("fl:2", "through a copy on the host", marks=pytest.mark.slow),
+    ],
+)
+def test_every_collective_does_what_gloo_does_on_the_host(torchrun: Torchrun, device: str, how: str) -> None:
+    found = torchrun(2, HERE / "every_collective.py", device)
+    assert len(found["cases"]) > 40
+    assert {name: wrong for name, wrong in found["cases"].items() if wrong} == {}
+    assert found["collectives"].keys() == COLLECTIVES.keys()
+    for op, (route, kernel, detail) in found["collectives"].items():
+        assert (route, kernel) == ("copy", f"fl/gloo:{op.removeprefix('c10d::')}")
+        reduced_elsewhere = op == "c10d::allreduce_"  # the last of its kinds was a strided one
+        assert detail == how or reduced_elsewhere, op
+
+
+@pytest.mark.slow
+def test_so_it_does_on_three(torchrun: Torchrun) -> None:
+    found = torchrun(3, HERE / "every_collective.py", "fl:0")
+    assert {name: wrong for name, wrong in found["cases"].items() if wrong} == {}
+
+
+def test_the_table_has_every_collective_that_pytorch_sends_to_a_device() -> None:
+    assert set(collective_ops()) == set(COLLECTIVES)
+
+
+def test_flroute_is_the_backend_of_the_device() -> None:
+    flroute.device("reference")
+    assert dist.get_default_backend_for_device("fl") == "flroute"
+    assert dist.get_default_backend_for_device("fl:1") == "flroute"
+    assert dist.get_default_backend_for_device("cpu") == "gloo"
+    assert dist.Backend.backend_capability["flroute"] == ["fl"]
+
+
+def test_a_process_group_of_an_accelerator_process_gets_it_unasked() -> None:
+    flroute.device("reference")
+    dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        assert dist.get_backend() == "flroute"
+    finally:
+        dist.destroy_process_group()
