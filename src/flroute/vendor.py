@@ -19,6 +19,9 @@ A vendor package is a pluggy plugin in the entry-point group ``flroute``::
             kernels=collect_kernels(kernels, implementation="asm"),
         )
 
+A collective of ``torch.distributed`` is an op like any other (``c10d::allreduce_``), and a vendor's own a kernel like any other,
+but that it may return a function which waits until it is done; see ``docs/distributed.md``.
+
 The reference vendor (``flroute.reference_vendor``) uses nothing but this module.
 """
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
+from launch import HERE, LONGEST, Ranks, Torchrun, environment, free_port
 
 import flroute
-from launch import HERE, LONGEST, Ranks, Torchrun, environment, free_port
+
 
 @pytest.fixture
 def torchrun(tmp_path: Path) -> Torchrun:
@@ -23,7 +24,8 @@ def torchrun(tmp_path: Path) -> Torchrun:
         found = tmp_path / "found.json"
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
         done = subprocess.run(
-            [*command, str(script), *arguments], env=environment(FOUND=str(found), **more), capture_output=True, text=True, timeout=LONGEST,
+            [*command, str(script), *arguments], env=environment(FOUND=str(found), **more), capture_output=True, text=True,
+            timeout=LONGEST, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-4000:]
         answer: dict[str, Any] = json.loads(found.read_text()) if found.exists() else {}
@@ -40,14 +42,14 @@ def ranks() -> Iterator[Ranks]:
 
     def run(count: int, script: str, *arguments: str) -> list[str]:
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
-        for rank in range(count):
-            started.append(
-                subprocess.Popen(
-                    [sys.executable, str(HERE / script), *arguments], env=environment(RANK=str(rank), **address),
-                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                )
-            )  # fmt: skip
-        outputs = [process.communicate(timeout=LONGEST) for process in started[-count:]]
+        started.extend(
+            subprocess.Popen(
+                [sys.executable, str(HERE / script), *arguments], env=environment(RANK=str(rank), **address),
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )
+            for rank in range(count)
+        )  # fmt: skip
+        outputs = [process.communicate(timeout=LONGEST) for process in started]
         return [out or err[-3000:] for out, err in outputs]
 
     yield run

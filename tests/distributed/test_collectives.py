@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
 import torch.distributed as dist
+from launch import HERE, Torchrun
 
 import flroute
 from flroute.distributed.collectives import COLLECTIVES
 from flroute.torch_compat import collective_ops
-from launch import HERE, Torchrun
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,9 @@ def test_a_process_group_of_an_accelerator_process_gets_it_unasked() -> None:
     flroute.device("reference")
     dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
     try:
-        assert dist.get_backend() == "flroute"
+        x = torch.ones(2, device="fl:0")
+        dist.all_reduce(x)
+        assert x.tolist() == [1, 1]
+        assert [device.type for device in dist.group.WORLD._device_types] == ["fl"]
     finally:
         dist.destroy_process_group()

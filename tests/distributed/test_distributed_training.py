@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from launch import HERE, LONGEST, Torchrun, environment, free_port
 from train import STEPS, alone
 
@@ -65,7 +64,8 @@ def test_two_hosts_are_two_agents_with_one_meeting_point(tmp_path: Path) -> None
         f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=test", str(TRAIN), "ddp", "flroute", "fl:0",
     ]  # fmt: skip
     agents = [
-        subprocess.Popen(command, env=environment(FOUND=str(found)), stderr=subprocess.PIPE, text=True) for _ in range(2)
+        subprocess.Popen(command, env=environment(FOUND=str(found)), stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
     ]
     try:
         errors = [agent.communicate(timeout=LONGEST)[1] for agent in agents]

@@ -6,9 +6,9 @@ import socket
 
 import pytest
 import torch.distributed as dist
+from launch import Ranks
 
 import flroute
-from launch import Ranks
 
 TOLD = "CollectiveError: "
 
@@ -18,24 +18,34 @@ TOLD = "CollectiveError: "
     [
         ("other_size", ("allreduce_ of float32 [4], SUM", "allreduce_ of float32 [2], SUM")),
         pytest.param(
-            "other_dtype", ("allreduce_ of float32 [4], SUM", "allreduce_ of float64 [4], SUM"), marks=pytest.mark.slow
+            "other_dtype",
+            ("allreduce_ of float32 [4], SUM", "allreduce_ of float64 [4], SUM"),
+            marks=pytest.mark.slow,
         ),
         pytest.param(
-            "other_op", ("allreduce_ of float32 [4], SUM", "broadcast_ of float32 [4], root_rank 0"), marks=pytest.mark.slow
+            "other_op",
+            ("allreduce_ of float32 [4], SUM", "broadcast_ of float32 [4], root_rank 0"),
+            marks=pytest.mark.slow,
         ),
         pytest.param(
-            "other_order", ("allreduce_ of float32 [4], SUM", "allreduce_ of float32 [2], SUM"), marks=pytest.mark.slow
+            "other_order",
+            ("allreduce_ of float32 [4], SUM", "allreduce_ of float32 [2], SUM"),
+            marks=pytest.mark.slow,
         ),
     ],
 )
-def test_ranks_that_disagree_are_told_what_each_calls(ranks: Ranks, case: str, theirs: tuple[str, str]) -> None:
+def test_ranks_that_disagree_are_told_what_each_calls(
+    ranks: Ranks, case: str, theirs: tuple[str, str]
+) -> None:
     shown = ranks(2, "failures.py", case)
     told = [text for text in shown if text.startswith(TOLD)]
     assert told, shown
     number = 3 if case == "other_order" else 1
     for text in told:
         assert f"(#{number}) on rank" in text or "has not entered it" in text, shown
-    assert any(f"rank 0 calls {theirs[0]}" in text and f"rank 1 calls {theirs[1]}" in text for text in told), shown
+    assert any(
+        f"rank 0 calls {theirs[0]}" in text and f"rank 1 calls {theirs[1]}" in text for text in told
+    ), shown
     assert any("same collectives in the same order, with the same dtype and size" in text for text in told)
     assert case == "other_op" or "done" not in shown[0] + shown[1]  # nobody goes on with what is wrong
 
@@ -59,7 +69,9 @@ def test_so_is_one_that_never_came(ranks: Ranks) -> None:
 @pytest.mark.slow
 def test_a_message_that_does_not_come_is_named(ranks: Ranks) -> None:
     first, _ = ranks(2, "failures.py", "no_message_comes")
-    assert first.startswith(TOLD + "recv_ of float32 [4], src 1, tag 0 on rank 0 of process group '0' failed: ")
+    assert first.startswith(
+        TOLD + "recv_ of float32 [4], src 1, tag 0 on rank 0 of process group '0' failed: "
+    )
 
 
 def test_a_rank_killed_in_a_step_ends_the_others_with_a_message_that_names_it(ranks: Ranks) -> None:

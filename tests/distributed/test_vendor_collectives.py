@@ -14,7 +14,7 @@ import torch.distributed as dist
 import flroute
 from flroute.errors import CollectiveError, DeviceError
 from flroute.vendor import Kernel, Unsupported, hookimpl
-from support import Vendors, decision_of, decisions_of, named, throw_away_vendors, why_rejected
+from support import Vendors, decision_of, decisions_of, throw_away_vendors, why_rejected
 
 vendors = pytest.fixture(throw_away_vendors)
 pytestmark = pytest.mark.usefixtures("one_rank")
@@ -25,11 +25,18 @@ ALLREDUCE = "c10d::allreduce_"
 def doubling(calls: list[dict[str, Any]], answer: Any = None) -> Callable[..., Any]:
     """A kernel that shows by what it writes that it ran."""
 
-    def allreduce(tensors: Any, process_group: Any, reduce_op: Any, sparse_indices: Any, async_op: bool, timeout: int) -> Any:
+    def allreduce(
+        tensors: Any,
+        process_group: Any,
+        reduce_op: Any,
+        sparse_indices: Any,
+        async_op: bool = True,
+        timeout: int = -1,
+    ) -> Any:
         calls.append({"group": process_group, "op": reduce_op, "async_op": async_op, "timeout": timeout})
         for array in tensors:
             assert isinstance(array, np.ndarray)
-            array *= 2
+            np.multiply(array, 2, out=array)
         return answer
 
     return allreduce
@@ -58,11 +65,20 @@ def test_a_vendors_kernel_does_its_collective(vendors: Vendors) -> None:
 
 
 def test_what_it_does_not_serve_goes_to_gloo_with_the_reason(vendors: Vendors) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
+    def refuse(
+        tensors: Any,
+        process_group: Any,
+        reduce_op: Any,
+        sparse_indices: Any,
+        async_op: bool = True,
+        timeout: int = -1,
+    ) -> None:
         raise Unsupported("one chip has nobody to talk to")
 
-    made = vendors(Kernel(ALLREDUCE, named("refuse", refuse)), by_keywords([]))
-    with flroute.enable(made.device, fallback="error", deny=[f"{made.name}/python:allreduce"]) as session:
+    made = vendors(Kernel(ALLREDUCE, refuse), by_keywords([]))
+    with flroute.enable(
+        made.device, default_device=False, fallback="error", deny=[f"{made.name}/python:allreduce"]
+    ) as session:
         x = made.put(torch.ones(3))
         dist.all_reduce(x)
     assert x.cpu().tolist() == [1, 1, 1]
@@ -118,7 +134,10 @@ def test_what_goes_wrong_in_it_reaches_who_waits(vendors: Vendors) -> None:
 
 def test_it_must_answer_with_nothing_or_such_a_function(vendors: Vendors) -> None:
     made = vendors(by_keywords([], 3))
-    with pytest.raises(CollectiveError, match="must return nothing once it is done, or a function that waits .* returned int"):
+    with pytest.raises(
+        CollectiveError,
+        match=r"must return nothing once it is done, or a function that waits .* returned int",
+    ):
         dist.all_reduce(made.put(torch.ones(2)))
 
 
@@ -164,10 +183,19 @@ def test_collectives_are_accounted_for_in_and_outside_of_sessions() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda x: dist.all_reduce(x, op=dist._make_nccl_premul_sum(2.0)), "PREMUL_SUM is NCCL's own; multiply the tensor"),
-        (lambda x: dist.all_reduce(x > 0, op=dist.ReduceOp.AVG), r"gloo cannot reduce torch.bool; convert the tensor first"),
+        (
+            lambda x: dist.all_reduce(x, op=dist._make_nccl_premul_sum(2.0)),
+            "PREMUL_SUM is NCCL's own; multiply the tensor",
+        ),
+        (
+            lambda x: dist.all_reduce(x > 0, op=dist.ReduceOp.AVG),
+            r"gloo cannot reduce torch.bool; convert the tensor first",
+        ),
         (lambda x: dist.all_reduce(x.to(torch.uint64)), r"gloo cannot reduce torch.uint64"),
-        (lambda x: dist.all_gather_into_tensor(x.double(), x), r"torch.float32.*torch.float64.*must have the same dtype"),
+        (
+            lambda x: dist.all_gather_into_tensor(x.double(), x),
+            r"torch.float32.*torch.float64.*must have the same dtype",
+        ),
     ],
 )
 def test_what_cannot_be_done_says_so(call: Callable[[torch.Tensor], Any], message: str) -> None:

@@ -19,7 +19,9 @@ STEPS, BATCH, WIDTH = 5, 8, 8
 def make_model() -> nn.Sequential:
     """The same in every process and on every device."""
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH), nn.LayerNorm(WIDTH))
+    return nn.Sequential(
+        nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH), nn.LayerNorm(WIDTH)
+    )
 
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -33,7 +35,9 @@ def share(tensor: torch.Tensor, device: str) -> torch.Tensor:
     return tensor.chunk(dist.get_world_size())[dist.get_rank()].to(device)
 
 
-def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range, *, split: bool, device: str) -> list[float]:
+def train(
+    model: nn.Module, optimizer: torch.optim.Optimizer, steps: range, *, split: bool, device: str
+) -> list[float]:
     """Loss of each step, over all samples."""
     losses = []
     for step in steps:
@@ -85,8 +89,12 @@ def tensor_parallel(device: str) -> dict[str, Any]:
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     mesh = init_device_mesh("fl", (dist.get_world_size(),))
-    model = parallelize_module(make_model().to(device), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)  # the last layer has plain tensors
+    model = parallelize_module(
+        make_model().to(device), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    )
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-2, foreach=False
+    )  # the last layer has plain tensors
     return {"losses": train(model, optimizer, range(STEPS), split=False, device=device)}
 
 
@@ -127,7 +135,13 @@ def main() -> None:
         found = how(device)
     collectives = [d for d in session.decisions if d.op.startswith("c10d::")]
     found["collectives"] = {
-        d.op: [str(d.route), d.kernel, d.detail, sum(o.calls for o in collectives if o.op == d.op), d.bytes_to_host]
+        d.op: [
+            str(d.route),
+            d.kernel,
+            d.detail,
+            sum(o.calls for o in collectives if o.op == d.op),
+            d.bytes_to_host,
+        ]
         for d in collectives
     }
     if dist.get_rank() == 0:

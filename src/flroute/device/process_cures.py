@@ -15,7 +15,11 @@ from typing import Any, NoReturn
 import torch
 from torch.multiprocessing import reductions
 
+<<<<<<< HEAD
 from flroute.device import autocast
+=======
+from flroute.device import data_parallel
+>>>>>>> a7c4063 (torch.nn.DataParallel over the devices of one process; the page about many devices, its table and an example held by tests)
 from flroute.device.serialization import storage_on_device
 from flroute.device.table import DEVICE_TYPE, device_at, to_index
 from flroute.device.tensors import is_on_device, resize_memory
@@ -159,8 +163,19 @@ def _accumulate_as_the_host_does() -> None:
     choose_as_on_host(DEVICE_TYPE)
 
 
+<<<<<<< HEAD
 def _forget_casts_with_pytorchs_own() -> None:
     when_autocast_ends(autocast.forget_casts)
+=======
+# Many devices in one process ----------------------------------------------------------------------------------------
+
+
+def _copy_between_devices() -> None:
+    """What ``torch.nn.DataParallel`` moves, and adds up, goes through the device's own copies; PyTorch has cuda's only."""
+    for function in (data_parallel.scatter, data_parallel.gather, data_parallel.broadcast_coalesced,
+                     data_parallel.reduce_add_coalesced):  # fmt: skip
+        data_parallel.replace(function)
+>>>>>>> a7c4063 (torch.nn.DataParallel over the devices of one process; the page about many devices, its table and an example held by tests)
 
 
 CURES: tuple[Cure, ...] = (
@@ -193,6 +208,11 @@ CURES: tuple[Cure, ...] = (
         "tensors printed from a copy on the host",
         'print(tensor) would fall back, and raise where the policy is fallback="error"',
         functools.cache(_print_from_the_host),
+    ),
+    Cure(
+        "copies of torch.nn.DataParallel",
+        "DataParallel would raise: the copies between devices that PyTorch has are cuda's",
+        functools.cache(_copy_between_devices),
     ),
     Cure(
         "automatic options of linear_cross_entropy",

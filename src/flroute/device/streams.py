@@ -44,7 +44,13 @@ class Stream(torch.Stream):
         True
     """
 
-    def __new__(cls, device: DeviceLike = None, priority: int = 0, *, stream_id: int | None = None) -> Stream:  # noqa: PYI034, ARG004 -- typing.Self needs Python 3.11; cuda's signature
+    def __new__(  # noqa: D102, PYI034 -- the class says it; typing.Self needs Python 3.11
+        cls,
+        device: DeviceLike = None,
+        priority: int = 0,  # noqa: ARG004 -- cuda's signature
+        *,
+        stream_id: int | None = None,
+    ) -> Stream:
         index = table.to_index(device)
         number = next(_ids) if stream_id is None else stream_id
         return super().__new__(cls, stream_id=number, device_index=index, device_type=PRIVATEUSE1)
@@ -89,7 +95,7 @@ class Event(torch.Event):
     _recorded: float | None
     _timed: bool
 
-    def __new__(  # noqa: PYI034 -- typing.Self needs Python 3.11
+    def __new__(  # noqa: D102, PYI034 -- likewise
         cls,
         device: DeviceLike = None,
         *,
@@ -104,7 +110,7 @@ class Event(torch.Event):
         made._recorded, made._timed = None, enable_timing
         return made
 
-    def record(self, stream: torch.Stream | None = None) -> None:  # noqa: ARG002 -- all streams are up to date
+    def record(self, stream: torch.Stream | None = None) -> None:
         """Note the time."""
         self._recorded = time.perf_counter()
 
@@ -127,9 +133,13 @@ class Event(torch.Event):
         if not isinstance(end_event, Event):
             raise DeviceError(f"elapsed_time needs another fl event, not {type(end_event).__name__}")
         if not (self._timed and end_event._timed):
-            raise DeviceError("both events must be made with enable_timing=True: torch.fl.Event(enable_timing=True)")
+            raise DeviceError(
+                "both events must be made with enable_timing=True: torch.fl.Event(enable_timing=True)"
+            )
         if self._recorded is None or end_event._recorded is None:
-            raise DeviceError("both events must be recorded before the time between them is asked: event.record()")
+            raise DeviceError(
+                "both events must be recorded before the time between them is asked: event.record()"
+            )
         return (end_event._recorded - self._recorded) * 1e3
 
 

@@ -191,6 +191,7 @@ class Collective:
         ask: whom to ask whether they call the same.
         same_size: whether all ranks must pass tensors of one size.
         sized_by: the argument that shows it, if not what is read.
+        note: how gloo does it, for the docs.
     """
 
     name: str
@@ -201,6 +202,7 @@ class Collective:
     ask: Ask = Ask.EVERYONE
     same_size: bool = True
     sized_by: tuple[str, ...] = ()
+    note: str = "gloo"
 
     @property
     def op(self) -> str:
@@ -211,21 +213,31 @@ class Collective:
 _TENSORS, _OUT, _IN = ("tensors",), ("output_tensors",), ("input_tensors",)
 _OUT_1, _IN_1, _OUTS, _INS = ("output_tensor",), ("input_tensor",), ("outputs",), ("inputs",)
 
+_ONE_BY_ONE = "gloo, tensor by tensor"
+_KEEPS_A_PART = "gloo, as an all_reduce of which each rank keeps its part"
+
 COLLECTIVES: dict[str, Collective] = {
     collective.op: collective
     for collective in (
         Collective("allreduce_", "all_reduce", _TENSORS, _TENSORS, _allreduce),
-        Collective("allreduce_coalesced_", "all_reduce_coalesced", _TENSORS, _TENSORS, _allreduce),
+        Collective("allreduce_coalesced_", "all_reduce_coalesced", _TENSORS, _TENSORS, _allreduce, note=_ONE_BY_ONE),
         Collective("reduce_", "reduce", _TENSORS, _TENSORS, _reduce, Ask.AS_THE_ROOT),
         Collective("broadcast_", "broadcast", _TENSORS, _TENSORS, _broadcast, Ask.THE_ROOT),
         Collective("allgather_", "all_gather", _IN, _OUT, _allgather),
-        Collective("allgather_coalesced_", "all_gather_coalesced", ("input_list",), ("output_lists",), _allgather_coalesced),
-        Collective("_allgather_base_", "all_gather_into_tensor", _IN_1, _OUT_1, _allgather_base),
-        Collective("allgather_into_tensor_coalesced_", "all_gather_into_tensor, coalesced", _INS, _OUTS, _allgather_base_coalesced),
-        Collective("reduce_scatter_", "reduce_scatter", _IN, _OUT, _reduce_scatter),
-        Collective("_reduce_scatter_base_", "reduce_scatter_tensor", _IN_1, _OUT_1, _reduce_scatter_base),
         Collective(
-            "reduce_scatter_tensor_coalesced_", "reduce_scatter_tensor, coalesced", _INS, _OUTS, _reduce_scatter_base_coalesced
+            "allgather_coalesced_", "all_gather_coalesced", ("input_list",), ("output_lists",), _allgather_coalesced,
+            note=_ONE_BY_ONE,
+        ),
+        Collective("_allgather_base_", "all_gather_into_tensor", _IN_1, _OUT_1, _allgather_base),
+        Collective(
+            "allgather_into_tensor_coalesced_", "all_gather_into_tensor, coalesced", _INS, _OUTS, _allgather_base_coalesced,
+            note=_ONE_BY_ONE,
+        ),
+        Collective("reduce_scatter_", "reduce_scatter", _IN, _OUT, _reduce_scatter, note=_KEEPS_A_PART),
+        Collective("_reduce_scatter_base_", "reduce_scatter_tensor", _IN_1, _OUT_1, _reduce_scatter_base, note=_KEEPS_A_PART),
+        Collective(
+            "reduce_scatter_tensor_coalesced_", "reduce_scatter_tensor, coalesced", _INS, _OUTS, _reduce_scatter_base_coalesced,
+            note=_KEEPS_A_PART,
         ),
         Collective("gather_", "gather", _IN, _OUT, _gather, Ask.AS_THE_ROOT),
         Collective("scatter_", "scatter", _IN, _OUT, _scatter, Ask.THE_ROOT, sized_by=_OUT),

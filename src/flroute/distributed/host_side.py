@@ -12,7 +12,7 @@ from flroute.device.tensors import host_alias
 from flroute.errors import CollectiveError
 from flroute.routing import transfers
 
-_REDUCED_IN: dict[torch.dtype, torch.dtype] = {
+REDUCED_IN: dict[torch.dtype, torch.dtype] = {
     torch.int16: torch.int32,
     torch.uint16: torch.int32,
     torch.uint32: torch.int64,
@@ -70,7 +70,7 @@ def reduction_for(dtype: torch.dtype, op: Any, title: str) -> Reduction:
         return Reduction(torch.uint8, _OF_BOOLS[op])
     if dtype.is_complex and op not in (ReduceOp.SUM, ReduceOp.AVG):
         raise CollectiveError(f"{title}: complex numbers have no {op.name}; SUM and AVG are there for them")
-    carrier = dtype.to_real() if dtype.is_complex else _REDUCED_IN.get(dtype, dtype)
+    carrier = dtype.to_real() if dtype.is_complex else REDUCED_IN.get(dtype, dtype)
     if carrier not in REDUCED_AS_THEY_ARE:
         raise CollectiveError(f"{title}: gloo cannot reduce {dtype}; convert the tensor first")
     average = op == ReduceOp.AVG

@@ -52,8 +52,8 @@ class Flight:
 
     @property
     def has_landed(self) -> bool:
-        """Whether it is over, with or without an error."""
-        return self._landed.is_set()
+        """Whether it is over, with or without an error; whoever saw the future complete sees that."""
+        return self._landed.is_set() or self.future.done()
 
     def take_off(self, start: Start) -> None:
         """Start the transport; what goes wrong at that is for those who wait."""
@@ -107,7 +107,7 @@ class Flight:
 
     def _wait_for_works(self, timeout: timedelta) -> None:
         self._off.wait()
-        if self.has_landed:
+        if self._landed.is_set():
             return
         try:
             for work in self.works:
