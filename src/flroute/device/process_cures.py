@@ -15,11 +15,7 @@ from typing import Any, NoReturn
 import torch
 from torch.multiprocessing import reductions
 
-<<<<<<< HEAD
-from flroute.device import autocast
-=======
-from flroute.device import data_parallel
->>>>>>> a7c4063 (torch.nn.DataParallel over the devices of one process; the page about many devices, its table and an example held by tests)
+from flroute.device import autocast, data_parallel
 from flroute.device.serialization import storage_on_device
 from flroute.device.table import DEVICE_TYPE, device_at, to_index
 from flroute.device.tensors import is_on_device, resize_memory
@@ -163,10 +159,10 @@ def _accumulate_as_the_host_does() -> None:
     choose_as_on_host(DEVICE_TYPE)
 
 
-<<<<<<< HEAD
 def _forget_casts_with_pytorchs_own() -> None:
     when_autocast_ends(autocast.forget_casts)
-=======
+
+
 # Many devices in one process ----------------------------------------------------------------------------------------
 
 
@@ -175,7 +171,6 @@ def _copy_between_devices() -> None:
     for function in (data_parallel.scatter, data_parallel.gather, data_parallel.broadcast_coalesced,
                      data_parallel.reduce_add_coalesced):  # fmt: skip
         data_parallel.replace(function)
->>>>>>> a7c4063 (torch.nn.DataParallel over the devices of one process; the page about many devices, its table and an example held by tests)
 
 
 CURES: tuple[Cure, ...] = (

@@ -18,8 +18,9 @@ from flroute.distributed.host_side import HostSide, Reduction, reduction_for
 from flroute.distributed.works import Flight, handle_of
 from flroute.errors import CollectiveError, DeviceError, Unsupported
 from flroute.routing.accounting import Counts
+from flroute.routing.candidates import candidates_in_order, refusal
 from flroute.routing.native import Invocation
-from flroute.routing.plans import PlanBuilder, candidates_in_order, refusal
+from flroute.routing.plans import PlanBuilder
 from flroute.routing.preference import rule_for, rules_about
 from flroute.routing.schema import OpFacts
 from flroute.routing.tallies import dtype_names
