@@ -161,3 +161,14 @@ def test_a_reduction_into_another_dtype_is_native(
     assert expected is not None
     assert out.dtype is dtype
     assert near(out.cpu(), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["sum", "mean", "cumsum"])
+def test_the_dtype_of_out_is_what_a_predicate_hears(name: str, dtype: torch.dtype) -> None:
+    """Compiled kernels are for results of their arguments' dtype alone."""
+    x = torch.arange(6000.0).reshape(2, 3000).remainder(7)
+    expected = getattr(torch, name)(x, -1, out=torch.empty(0, dtype=dtype))
+    with flroute.enable("reference", fallback="error", default_device=False):
+        ours = getattr(torch, name)(x.to("fl"), -1, out=torch.empty(0, dtype=dtype, device="fl"))
+    torch.testing.assert_close(ours.cpu(), expected)

@@ -112,6 +112,10 @@ def refusal(
         return Rejection(name, Reason.LAYOUT, "needs contiguous arguments")
     if kernel.when is None:
         return None
+    if (
+        facts.out_says_dtype and kernel.op != facts.name
+    ):  # the kernel is going to be told, so is its predicate
+        inputs["dtype"] = kwargs[facts.out_names[0]].dtype
     answer = ask_and_time(kernel.when, facts, name, args, inputs)
     if answer is True:
         return None
