@@ -82,3 +82,9 @@ def test_few_scores_are_left_to_numpy_which_does_all_heads_at_once() -> None:
         with flroute.enable("reference", fallback="error", default_device=False) as session:
             FUSED(x, x, x)
         assert decision_of(session, FUSED.default.name()).kernel == kernel
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.5])
+def test_the_scale_may_be_any_number(scale: float) -> None:
+    query, key, value = (heads(1, 2, n, 16, torch.float32, by_position=False) for n in (256, 300, 300))
+    check(lambda q, k, v: FUSED(q, k, v, 0.0, False, scale=scale), query, key, value)

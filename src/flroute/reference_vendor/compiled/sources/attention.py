@@ -22,13 +22,13 @@ def visible(
     """A row of scores, scaled, and minus infinity where it may not look; ``first`` is the position of the block's first row."""
     i, inside = row(n, BLOCK)
     column = tl.arange(0, BLOCK)
-    v = tl.load(scores + i, mask=inside, other=-float("inf")) * scale
+    v = tl.load(scores + i, mask=inside, other=0.0) * scale
     if MASK:
         place = mask + tl.program_id(0).to(tl.int64) * mask_row + column * mask_column
         v = v + tl.load(place, mask=inside, other=0.0)
     if CAUSAL:
-        v = tl.where(column <= first + tl.program_id(0), v, -float("inf"))
-    return v
+        inside = inside & (column <= first + tl.program_id(0))
+    return tl.where(inside, v, -float("inf"))
 
 
 @triton.jit
