@@ -92,6 +92,40 @@ def test_the_gradient_of_dropout(dtype: torch.dtype) -> None:
     check(lambda g, m: aten.native_dropout_backward(g, m, 1.25), gradient, mask)
 
 
+@pytest.mark.parametrize("count", [3, 5])
+def test_gradients_that_are_not_one_for_each_index_are_refused(count: int) -> None:
+    indices, gradient = torch.tensor([1, 0, 2, 2]), torch.randn(count, 24)
+    with pytest.raises(RuntimeError) as host:
+        aten.embedding_dense_backward(gradient, indices, 5, -1, False)
+    with pytest.raises(RuntimeError) as ours:
+        aten.embedding_dense_backward(gradient.to("fl"), indices.to("fl"), 5, -1, False)
+    assert str(ours.value) == str(host.value)
+
+
+@pytest.mark.parametrize("wrong", [50, -1])
+def test_the_gradient_for_a_class_that_there_is_not_is_refused(wrong: int) -> None:
+    call = (torch.tensor(0.7), torch.randn(80, 50), torch.tensor([1, wrong] * 40))
+    with pytest.raises(IndexError) as host:
+        aten.nll_loss_backward(*call, None, 1, -100, torch.tensor(80.0))
+    with pytest.raises(IndexError) as ours:
+        aten.nll_loss_backward(*(t.to("fl") for t in call), None, 1, -100, torch.tensor(80.0, device="fl"))
+    assert str(ours.value) == str(host.value)
+
+
+def test_the_gradient_of_a_loss_is_of_one_dtype() -> None:
+    x, target = torch.randn(80, 50, dtype=torch.float64), torch.arange(80) % 50
+    for device in ("cpu", "fl"):
+        gradient, total = (torch.tensor(v, device=device) for v in (0.7, 80.0))
+        with pytest.raises(RuntimeError, match="expected scalar type Double but found Float"):
+            aten.nll_loss_backward(gradient, x.to(device), target.to(device), None, 1, -100, total)
+
+
+def test_nothing_times_an_infinite_scale_is_not_a_number() -> None:
+    gradient, mask = torch.ones(3, 5501), torch.rand(3, 5501) > 0.5
+    ours = aten.native_dropout_backward(gradient.to("fl"), mask.to("fl"), torch.inf)
+    assert torch.equal(ours.cpu().isnan(), ~mask)
+
+
 def in_place(op: Any, *scalars: Any) -> Function:
     """Of one target and its operands: the target after an op on lists of three of them."""
 

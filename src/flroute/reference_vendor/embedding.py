@@ -43,6 +43,8 @@ def embedding_dense_backward(
     gradient: Array, indices: Array, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> Result:
     flat = indices.reshape(-1)
+    if gradient.ndim == 0 or gradient.size != flat.size * gradient.shape[-1]:
+        raise Unsupported(f"a gradient of shape {gradient.shape} for indices of shape {indices.shape}")
     check_indices(flat, num_weights, "index out of range in self")
     width = gradient.shape[-1]
     table = np.zeros((num_weights, width), gradient.dtype)

@@ -63,7 +63,15 @@ def _check_target(x: Array, target: Array, weight: Array | None) -> None:
         raise Unsupported(f"a weight of shape {weight.shape} for {classes[0]} classes")
 
 
-@kernel("aten::nll_loss_forward", "aten::nll_loss2d_forward", when=float_values_long_index)
+def _float_weights_long_target(
+    x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, *_: Any
+) -> bool | str:
+    if weight is not None and weight.dtype is not x.dtype:
+        return f"weights of {weight.dtype} for an input of {x.dtype}"
+    return float_values_long_index(x, target)
+
+
+@kernel("aten::nll_loss_forward", "aten::nll_loss2d_forward", when=_float_weights_long_target)
 @quiet
 def nll_loss(
     x: Array, target: Array, weight: Array | None, reduction: int, ignore_index: int
@@ -83,8 +91,11 @@ def nll_loss(
 
 
 def _float_values_long_target(
-    gradient: torch.Tensor, x: torch.Tensor, target: torch.Tensor, *_: Any
+    gradient: torch.Tensor, x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, *rest: Any
 ) -> bool | str:
+    for tensor in (gradient, weight, rest[-1]):
+        if tensor is not None and tensor.dtype is not x.dtype:
+            return f"{tensor.dtype} for an input of {x.dtype}"
     return float_values_long_index(x, target)
 
 

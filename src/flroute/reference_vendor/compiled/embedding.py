@@ -26,7 +26,9 @@ def _adds_in_order(
         return "gradients scaled by how often a row is picked"
     if gradient.dtype not in FLOATS or indices.dtype not in INDICES:
         return f"gradients of {gradient.dtype} for indices of {indices.dtype}"
-    return (gradient.ndim > 0 and gradient.shape[-1] > 0 and num_weights > 0) or "nothing to add up"
+    if gradient.ndim == 0 or gradient.numel() != indices.numel() * gradient.shape[-1]:
+        return f"a gradient of shape {tuple(gradient.shape)} for indices of shape {tuple(indices.shape)}"
+    return (gradient.shape[-1] > 0 and num_weights > 0) or "nothing to add up"
 
 
 @compiled_kernel(

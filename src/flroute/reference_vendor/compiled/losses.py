@@ -29,9 +29,16 @@ def _plain(x: Any, target: Any, weight: Any, reduction: int, ignore_index: int) 
 def _plain_backward(
     gradient: Any, x: Any, target: Any, weight: Any, reduction: int, ignore_index: int, total_weight: Any
 ) -> bool | str:
-    if gradient.ndim:
+    if gradient.ndim or total_weight.numel() != 1:
         return f"a gradient of shape {tuple(gradient.shape)}"
+    if gradient.dtype is not x.dtype or total_weight.dtype is not x.dtype:
+        return f"a gradient of {gradient.dtype} for {x.dtype}"
     return _plain(x, target, weight, reduction, ignore_index)
+
+
+def _refuse(target: Array, classes: int, ignore_index: int) -> None:
+    wrong = (target != ignore_index) & ((target < 0) | (target >= classes))
+    raise IndexError(f"Target {target[wrong][0]} is out of bounds.")
 
 
 @compiled_kernel("aten::nll_loss_forward", size="nll_loss", dtypes=_DTYPES, when=_plain, mixed=True)
@@ -40,8 +47,7 @@ def nll_loss(x: Array, target: Array, weight: None, reduction: int, ignore_index
     sums = np.empty(3)
     _SOURCE.launch("nll_sums", 1, x, target, sums, *x.shape, ignore_index, BLOCK=BLOCK)
     if sums[2]:
-        wrong = (target != ignore_index) & ((target < 0) | (target >= x.shape[1]))
-        raise IndexError(f"Target {target[wrong][0]} is out of bounds.")
+        _refuse(target, x.shape[1], ignore_index)
     loss = sums[0] / sums[1] if reduction == MEAN else sums[0]
     return np.array(loss, x.dtype), np.array(sums[1], x.dtype)
 
@@ -61,16 +67,11 @@ def nll_loss_backward(
 ) -> Array:
     scale = -np.float64(gradient)
     if reduction == MEAN:
-        scale /= np.float64(total_weight)
-    out, (rows, classes) = empty(x.shape, x.dtype), x.shape
+        scale /= np.float64(total_weight.reshape(()))
+    out, wrong, (rows, classes) = empty(x.shape, x.dtype), np.zeros(1, np.int32), x.shape
     _SOURCE.launch(
-        "nll_backward",
-        rows,
-        target,
-        out,
-        float(scale),
-        classes,
-        ignore_index,
-        BLOCK=min(block_of(classes), 1024),
-    )
+        "nll_backward", rows, target, out, wrong, float(scale), classes, ignore_index, BLOCK=min(block_of(classes), 1024)
+    )  # fmt: skip
+    if wrong[0]:
+        _refuse(target, classes, ignore_index)
     return out

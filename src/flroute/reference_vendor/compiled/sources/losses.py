@@ -23,10 +23,12 @@ def nll_sums(x, target, sums, rows, classes, ignored, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def nll_backward(target, out, scale, classes, ignored, BLOCK: tl.constexpr):
-    """A row of zeros, but for its class."""
+def nll_backward(target, out, wrong, scale, classes, ignored, BLOCK: tl.constexpr):
+    """A row of zeros, but for its class; ``wrong`` is set where there is none such."""
     r = tl.program_id(0).to(tl.int64)
     t = tl.load(target + r)
+    if (t != ignored) & ((t < 0) | (t >= classes)):
+        tl.store(wrong, 1)
     for first in range(0, classes, BLOCK):
         column = first + tl.arange(0, BLOCK)
         value = tl.where((column == t) & (t != ignored), scale, 0.0)

@@ -170,10 +170,10 @@ def threshold_backward(gradient, x, out, threshold, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def masked_scale(x, kept, out, scale, n, BLOCK: tl.constexpr):
-    """A NaN that is dropped stays a NaN, as on the host: hence a product."""
+    """Products, as on the host: a NaN that is dropped stays a NaN, and so is nothing times an infinite scale."""
     i, inside = positions(n, BLOCK)
-    factor = tl.where(tl.load(kept + i, mask=inside, other=0), scale, 0.0)
-    tl.store(out + i, tl.load(x + i, mask=inside) * factor, mask=inside)
+    v = tl.load(x + i, mask=inside)
+    tl.store(out + i, v * (tl.load(kept + i, mask=inside, other=0).to(v.dtype) * scale), mask=inside)
 
 
 # -- arithmetic of half precision, which numpy does one element at a time -----------------------------------------
