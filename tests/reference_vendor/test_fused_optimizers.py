@@ -109,3 +109,62 @@ def test_unscaling_and_the_next_scale_agree_with_the_host(value: float) -> None:
         results.append([t.cpu() for t in (*gradients, found, scale, tracker)])
     for host, device in zip(*results, strict=True):
         torch.testing.assert_close(device, host, equal_nan=True)
+
+
+ADAM = {"lr": 0.01, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "amsgrad": False, "maximize": False}
+
+
+def adam(
+    device: str, name: str, x: torch.Tensor, step: torch.Tensor, **options: Any
+) -> tuple[torch.Tensor, ...]:
+    """The parameter and the averages after a step."""
+    tensors = [t.to(device, copy=True) for t in (x, x * 0.5, x.clamp(-1, 1), x.clamp(0.1, 1))]
+    getattr(torch, name)(*([t] for t in tensors), [], [step.to(device)], **{**ADAM, **options})
+    return tuple(t.cpu() for t in tensors)
+
+
+@pytest.mark.parametrize("count", [8, 3000])  # by numpy, and where it is compiled
+@pytest.mark.parametrize("name", ["_fused_adam_", "_fused_adamw_"])
+@pytest.mark.parametrize(
+    ("step", "options"),
+    [
+        (torch.tensor(0.0), {}),
+        (torch.tensor(2.0), {"beta1": 1.0}),
+        (torch.tensor(2.0), {"beta2": 1.5}),
+        (torch.tensor(-2.0), {}),
+        (torch.tensor([3.0]), {}),
+    ],
+    ids=["no step yet", "mean that stays", "squares that grow", "before the first", "a dimension"],
+)
+def test_odd_numbers_give_what_they_give_on_the_host(
+    name: str, step: torch.Tensor, options: dict[str, float], count: int
+) -> None:
+    x = torch.linspace(0.1, 0.9, count)
+    for ours, host in zip(
+        *(adam(d, name, x, step, weight_decay=0.1, **options) for d in ("fl", "cpu")), strict=True
+    ):
+        torch.testing.assert_close(ours, host, equal_nan=True)
+
+
+@pytest.mark.parametrize("count", [8, 3000])
+@pytest.mark.parametrize(("name", "decay"), [("_fused_adam_", 0.0), ("_fused_adamw_", 0.1)])
+def test_an_infinite_parameter_does_not_reach_the_averages(name: str, decay: float, count: int) -> None:
+    def averages(device: str) -> tuple[torch.Tensor, ...]:
+        x, *rest = (torch.linspace(0.1, 0.9, count).to(device) for _ in range(4))
+        x[::3] = torch.inf
+        lists = [[t] for t in (x, *rest)]
+        getattr(torch, name)(*lists, [], [torch.tensor(3.0, device=device)], weight_decay=decay, **ADAM)
+        return rest[1].cpu(), rest[2].cpu()
+
+    for ours, host in zip(averages("fl"), averages("cpu"), strict=True):
+        torch.testing.assert_close(ours, host)
+
+
+@pytest.mark.parametrize("count", [8, 3000])
+def test_steps_are_of_one_dtype_and_as_many_of_each(count: int) -> None:
+    for device in ("cpu", "fl"):
+        x, steps = torch.ones(count, device=device), [torch.tensor(1.0, device=device)]
+        with pytest.raises(RuntimeError, match="expected scalar type Float but found Double"):
+            torch._fused_adam_([x], [x.double()], [x + 0], [x + 0], [], steps, weight_decay=0.0, **ADAM)
+        with pytest.raises(RuntimeError, match="n_tensors"):
+            torch._fused_adam_([x, x + 1], [x], [x], [x], [], steps, weight_decay=0.0, **ADAM)

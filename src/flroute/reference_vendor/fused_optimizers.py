@@ -6,22 +6,63 @@ step reads and writes memory once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from flroute.reference_vendor.blocks import pieces
 from flroute.reference_vendor.support import FLOATS, Array, quiet
-from flroute.vendor import kernel
+from flroute.vendor import Unsupported, kernel
 
 Arrays = Sequence[Array]
+Tensors = Sequence[torch.Tensor]
+
+
+def of_one_dtype(self: Tensors, *others: Tensors) -> bool | str:
+    """Whether each parameter has its place in every list, and all are of one dtype: the host refuses any other call."""
+    if any(len(tensors) != len(self) for tensors in others):
+        return "lists of different lengths"
+    dtypes = {tensor.dtype for tensors in (self, *others) for tensor in tensors}
+    return len(dtypes) == 1 or "mixed dtypes: " + ", ".join(sorted(map(str, dtypes)))
+
+
+def _sgd_fits(
+    self: Tensors, grads: Tensors, momentum_buffer_list: Tensors, *, momentum: float, **_: Any
+) -> bool | str:
+    return of_one_dtype(self, grads, *([momentum_buffer_list] if momentum else []))
+
+
+def _adam_fits(
+    self: Tensors, grads: Tensors, exp_avgs: Tensors, exp_avg_sqs: Tensors, max_exp_avg_sqs: Tensors, state_steps: Tensors,
+    *, amsgrad: bool, **_: Any,
+) -> bool | str:  # fmt: skip
+    if len(state_steps) != len(self):
+        return "lists of different lengths"
+    return of_one_dtype(self, grads, exp_avgs, exp_avg_sqs, *([max_exp_avg_sqs] if amsgrad else []))
+
+
+def _adagrad_fits(
+    self: Tensors, grads: Tensors, state_sums: Tensors, state_steps: Tensors, **_: Any
+) -> bool | str:
+    return len(state_steps) == len(self) and of_one_dtype(self, grads, state_sums)
+
+
+def number(value: Any) -> float:
+    """A number that may come as an array of one element, whatever its dimensions.
+
+    Raises:
+        Unsupported: the array has not one element, which the host says best.
+    """
+    if isinstance(value, np.ndarray) and value.size != 1:
+        raise Unsupported(f"a number of shape {value.shape}")
+    return float(value.item() if isinstance(value, np.ndarray) else value)
 
 
 def _steps(found_inf: Array | None, *lists: Arrays) -> Iterator[tuple[Array, ...]]:
     """The tensors of each parameter, in pieces; none at all where the scaler found an overflow."""
-    if found_inf is not None and float(found_inf) == 1:
+    if found_inf is not None and number(found_inf) == 1:
         return
     for arrays in zip(*lists, strict=True):
         yield from pieces(*arrays)
@@ -30,7 +71,7 @@ def _steps(found_inf: Array | None, *lists: Arrays) -> Iterator[tuple[Array, ...
 def _gradient(gradient: Array, x: Array, grad_scale: Array | None, *, maximize: bool, decay: float) -> Array:
     """The gradient to descend along; the scale is taken out of the stored one, too."""
     if grad_scale is not None:
-        np.true_divide(gradient, gradient.dtype.type(grad_scale), out=gradient)
+        np.true_divide(gradient, gradient.dtype.type(number(grad_scale)), out=gradient)
     if maximize:
         gradient = np.negative(gradient)
     return gradient if decay == 0 else gradient + x * decay
@@ -44,7 +85,7 @@ def _lerp_(start: Array, end: Array, weight: float) -> None:
         np.subtract(end, (end - start) * (1 - weight), out=start)
 
 
-@kernel("aten::_fused_adam_", "aten::_fused_adam_.tensor_lr", dtypes=FLOATS, mixed=True)
+@kernel("aten::_fused_adam_", "aten::_fused_adam_.tensor_lr", dtypes=FLOATS, mixed=True, when=_adam_fits)
 @quiet
 def fused_adam_(
     self: Arrays, grads: Arrays, exp_avgs: Arrays, exp_avg_sqs: Arrays, max_exp_avg_sqs: Arrays, state_steps: Arrays,
@@ -53,8 +94,8 @@ def fused_adam_(
 ) -> None:  # fmt: skip
     """Kingma and Ba, "Adam"; with ``amsgrad`` Reddi et al., "On the convergence of Adam and beyond"."""
     lists = (self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs if amsgrad else exp_avg_sqs)
-    for at, step in enumerate(state_steps):
-        size, root = _corrections(float(step), float(lr), beta1, beta2)
+    corrected = [corrections(number(step), number(lr), beta1, beta2) for step in state_steps]
+    for at, (size, root) in enumerate(corrected):
         for x, stored, mean, square, largest in _steps(
             found_inf, *[tensors[at : at + 1] for tensors in lists]
         ):
@@ -62,7 +103,7 @@ def fused_adam_(
             _adam(x, gradient, mean, square, largest, size, root, beta1, beta2, eps)
 
 
-@kernel("aten::_fused_adamw_", "aten::_fused_adamw_.tensor_lr", dtypes=FLOATS, mixed=True)
+@kernel("aten::_fused_adamw_", "aten::_fused_adamw_.tensor_lr", dtypes=FLOATS, mixed=True, when=_adam_fits)
 @quiet
 def fused_adamw_(
     self: Arrays, grads: Arrays, exp_avgs: Arrays, exp_avg_sqs: Arrays, max_exp_avg_sqs: Arrays, state_steps: Arrays,
@@ -70,17 +111,22 @@ def fused_adamw_(
     grad_scale: Array | None = None, found_inf: Array | None = None,
 ) -> None:  # fmt: skip
     """Loshchilov and Hutter, "Decoupled weight decay regularization": what Adam does, of parameters made smaller first."""
+    shrink, _ = 1 - number(lr) * weight_decay, [number(step) for step in state_steps]
     for (x,) in _steps(found_inf, self):
-        np.multiply(x, 1 - float(lr) * weight_decay, out=x)
+        np.multiply(x, shrink, out=x)
     fused_adam_(
         self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, lr=lr, beta1=beta1, beta2=beta2, weight_decay=0,
         eps=eps, amsgrad=amsgrad, maximize=maximize, grad_scale=grad_scale, found_inf=found_inf,
     )  # fmt: skip
 
 
-def _corrections(step: float, lr: float, beta1: float, beta2: float) -> tuple[float, float]:
-    """The step size over the bias of the mean, and the root of the bias of the squares."""
-    return lr / (1 - beta1**step), math.sqrt(1 - beta2**step)
+def corrections(step: float, lr: float, beta1: float, beta2: float) -> tuple[float, float]:
+    """The step size over the bias of the mean, and the root of the bias of the squares.
+
+    Where there is no bias, before the first step, say, they are infinite or not a number.
+    """
+    size = np.float64(lr) / (1 - np.float64(beta1) ** step)
+    return float(size), float(np.sqrt(1 - np.float64(beta2) ** step))
 
 
 def _adam(
@@ -101,7 +147,7 @@ def _adam(
     np.subtract(x, scale, out=x)
 
 
-@kernel("aten::_fused_sgd_", "aten::_fused_sgd_.tensor_lr", dtypes=FLOATS, mixed=True)
+@kernel("aten::_fused_sgd_", "aten::_fused_sgd_.tensor_lr", dtypes=FLOATS, mixed=True, when=_sgd_fits)
 @quiet
 def fused_sgd_(
     self: Arrays, grads: Arrays, momentum_buffer_list: Arrays,
@@ -109,6 +155,7 @@ def fused_sgd_(
     grad_scale: Array | None = None, found_inf: Array | None = None,
 ) -> None:  # fmt: skip
     """With momentum, the first step sets the buffer to the gradient; dampening begins with the second."""
+    rate = number(lr)
     for x, stored, *buffers in _steps(found_inf, self, grads, *([momentum_buffer_list] if momentum else [])):
         gradient = _gradient(stored, x, grad_scale, maximize=maximize, decay=weight_decay)
         for buffer in buffers:
@@ -118,10 +165,10 @@ def fused_sgd_(
                 np.multiply(buffer, momentum, out=buffer)
                 np.add(buffer, gradient * (1 - dampening), out=buffer)
             gradient = gradient + buffer * momentum if nesterov else buffer
-        np.subtract(x, gradient * float(lr), out=x)
+        np.subtract(x, gradient * rate, out=x)
 
 
-@kernel("aten::_fused_adagrad_", dtypes=FLOATS, mixed=True)
+@kernel("aten::_fused_adagrad_", dtypes=FLOATS, mixed=True, when=_adagrad_fits)
 @quiet
 def fused_adagrad_(
     self: Arrays, grads: Arrays, state_sums: Arrays, state_steps: Arrays,
@@ -129,8 +176,8 @@ def fused_adagrad_(
     grad_scale: Array | None = None, found_inf: Array | None = None,
 ) -> None:  # fmt: skip
     """Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning"."""
-    for at, step in enumerate(state_steps):
-        rate = lr / (1 + (float(step) - 1) * lr_decay)
+    rates = [float(lr / np.float64(1 + (number(step) - 1) * lr_decay)) for step in state_steps]
+    for at, rate in enumerate(rates):
         for x, stored, total in _steps(
             found_inf, self[at : at + 1], grads[at : at + 1], state_sums[at : at + 1]
         ):

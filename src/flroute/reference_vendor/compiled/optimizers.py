@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any
 
 from flroute.reference_vendor.compiled.launch import Array, Source, ceil_div, compiled_kernel
+from flroute.reference_vendor.fused_optimizers import corrections, number, of_one_dtype
+from flroute.reference_vendor.support import quiet
 from flroute.vendor import Unsupported
 
 BLOCK = 4096
@@ -62,7 +63,9 @@ def _plain(
 ) -> bool | str:  # fmt: skip
     if amsgrad:
         return "amsgrad"
-    return (grad_scale is None and found_inf is None) or "gradients that are scaled"
+    if grad_scale is not None or found_inf is not None:
+        return "gradients that are scaled"
+    return of_one_dtype(self, grads, exp_avgs, exp_avg_sqs)
 
 
 def _step(
@@ -71,12 +74,14 @@ def _step(
 ) -> None:  # fmt: skip
     """``decay`` times the parameter is added to its gradient; before, it is multiplied by ``shrink``."""
     _check(*lists)
-    for x, gradient, mean, square, step in zip(*lists, steps, strict=True):
-        size, root = lr / (1 - beta1 ** float(step)), math.sqrt(1 - beta2 ** float(step))
+    if len(steps) != len(lists[0]):
+        raise Unsupported(f"{len(steps)} steps for {len(lists[0])} tensors")
+    corrected = [corrections(number(step), lr, beta1, beta2) for step in steps]
+    for x, gradient, mean, square, (size, root) in zip(*lists, corrected, strict=True):
         if x.size:
             _SOURCE.launch(
                 "adam", ceil_div(x.size, BLOCK), x, gradient, mean, square, decay, shrink, 1 - beta1, beta2, 1 - beta2, size,
-                root, eps, x.size, SIGN=-1 if maximize else 1, BLOCK=BLOCK,
+                root, eps, x.size, SIGN=-1 if maximize else 1, DECAY=int(decay != 0), BLOCK=BLOCK,
             )  # fmt: skip
 
 
@@ -84,20 +89,24 @@ _adam = partial(compiled_kernel, size="adam_", dtypes=("float32", "float64"), wh
 
 
 @_adam("aten::_fused_adam_", "aten::_fused_adam_.tensor_lr")
+@quiet
 def fused_adam_(
     self: Arrays, grads: Arrays, exp_avgs: Arrays, exp_avg_sqs: Arrays, max_exp_avg_sqs: Arrays, state_steps: Arrays,
     *, lr: Any, beta1: float, beta2: float, weight_decay: float, eps: float, amsgrad: bool, maximize: bool,
     grad_scale: Array | None = None, found_inf: Array | None = None,
 ) -> None:  # fmt: skip
     lists = (self, grads, exp_avgs, exp_avg_sqs)
-    _step(lists, state_steps, float(lr), beta1, beta2, eps, decay=weight_decay, shrink=1.0, maximize=maximize)
+    _step(
+        lists, state_steps, number(lr), beta1, beta2, eps, decay=weight_decay, shrink=1.0, maximize=maximize
+    )
 
 
 @_adam("aten::_fused_adamw_", "aten::_fused_adamw_.tensor_lr")
+@quiet
 def fused_adamw_(
     self: Arrays, grads: Arrays, exp_avgs: Arrays, exp_avg_sqs: Arrays, max_exp_avg_sqs: Arrays, state_steps: Arrays,
     *, lr: Any, beta1: float, beta2: float, weight_decay: float, eps: float, amsgrad: bool, maximize: bool,
     grad_scale: Array | None = None, found_inf: Array | None = None,
 ) -> None:  # fmt: skip
-    lists, shrink = (self, grads, exp_avgs, exp_avg_sqs), 1 - float(lr) * weight_decay
-    _step(lists, state_steps, float(lr), beta1, beta2, eps, decay=0.0, shrink=shrink, maximize=maximize)
+    lists, shrink = (self, grads, exp_avgs, exp_avg_sqs), 1 - number(lr) * weight_decay
+    _step(lists, state_steps, number(lr), beta1, beta2, eps, decay=0.0, shrink=shrink, maximize=maximize)

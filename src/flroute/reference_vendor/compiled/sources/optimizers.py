@@ -36,12 +36,14 @@ def addcdiv(x, a, b, value, n, BLOCK: tl.constexpr):
 @triton.jit
 def adam(
     x, gradient, mean, square, decay, shrink, weight1, beta2, weight2, step_size, root, eps, n,
-    SIGN: tl.constexpr, BLOCK: tl.constexpr,
+    SIGN: tl.constexpr, DECAY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Kingma and Ba, "Adam": ``decay`` times x is added to the gradient; AdamW multiplies x by ``shrink`` instead."""
     i, inside = positions(n, BLOCK)
     v = wide(tl.load(x + i, mask=inside)) * shrink
-    g = SIGN * wide(tl.load(gradient + i, mask=inside)) + decay * v
+    g = SIGN * wide(tl.load(gradient + i, mask=inside))
+    if DECAY:  # nothing times a parameter that is infinite would be NaN
+        g = g + decay * v
     m = between(wide(tl.load(mean + i, mask=inside)), g, weight1)
     s = beta2 * wide(tl.load(square + i, mask=inside)) + weight2 * g * g
     tl.store(mean + i, m, mask=inside)
