@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from against_host import FLOATS, agree, chosen, overload, run
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import flroute
 from flroute.vendor import Unsupported
 
 LISTS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
@@ -130,3 +132,23 @@ def test_optimizers_take_the_same_steps(optimizer: Any, options: dict[str, Any],
     mode = Kernels()
     torch.testing.assert_close(train(mode), train(torch.no_grad()), rtol=1e-6, atol=1e-7)
     assert not mode.missing
+
+
+SHARING: dict[str, Callable[[torch.Tensor], Any]] = {
+    "the same tensor twice": lambda x: torch._foreach_add_([x, x], [x, x]),
+    "the next reads what is written": lambda x: torch._foreach_mul_([x[:8], x[8:16]], [x[8:16], x[:8]]),
+    "overlapping ones": lambda x: torch._foreach_mul_([x[:9], x[6:]], 2.0),
+    "a number for each": lambda x: torch._foreach_mul_([x, x[3:]], [2.0, 3.0]),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", SHARING)
+def test_tensors_that_share_memory_are_written_one_after_the_other(name: str, dtype: torch.dtype) -> None:
+    host = (torch.arange(20) / 16).to(dtype)
+    ours = host.to("fl")
+    with flroute.enable("reference", fallback="error", default_device=False):
+        for _ in range(3):
+            SHARING[name](host)
+            SHARING[name](ours)
+    torch.testing.assert_close(ours.cpu(), host)

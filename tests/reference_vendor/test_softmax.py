@@ -7,6 +7,7 @@ import torch
 from against_host import FLOATS, SHAPES, agree, given, run, values
 from hypothesis import strategies as st
 
+import flroute
 from flroute.vendor import Unsupported
 
 
@@ -43,3 +44,13 @@ def test_a_row_that_is_minus_infinity_throughout(data: Any, dtype: torch.dtype) 
 def test_a_gradient_of_another_dtype_is_left_to_the_host() -> None:
     with pytest.raises(Unsupported):
         run("aten::_softmax_backward_data", torch.ones(2), torch.ones(2), 0, torch.float16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_softmax_of_half_precision_may_be_asked_for_in_float32(dtype: torch.dtype) -> None:
+    x = torch.randn(7, 30).to(dtype)
+    expected = torch.ops.aten._safe_softmax(x, -1, torch.float32)
+    with flroute.enable("reference", fallback="error", default_device=False):
+        torch.testing.assert_close(
+            torch.ops.aten._safe_softmax(x.to("fl"), -1, torch.float32).cpu(), expected
+        )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import wraps
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib.array_utils import byte_bounds
 
 from flroute.reference_vendor.casting import from_bfloat16, from_float16, to_bfloat16
 from flroute.reference_vendor.promotion import result_type
@@ -148,7 +150,7 @@ def _lifted(kernel: Kernel) -> Callable[..., Any]:
         half = _half_among(args)
         if len(args) <= max(written, default=-1):
             raise Unsupported("an argument to write that is passed by name")
-        asked = kwargs.get("dtype")
+        asked = kwargs.get("dtype") or next((x for x in args if isinstance(x, torch.dtype)), None)
         inputs = [_operand(half, x) if rounds_numbers and _is_number(x) else _wide(x) for x in args]
         answer = function(*inputs, **{name: _wide(value) for name, value in kwargs.items()})
         for position in written:
@@ -159,7 +161,41 @@ def _lifted(kernel: Kernel) -> Callable[..., Any]:
         return _narrow(_CARRIER_OF[asked], answer) if asked in HALVES else answer
 
     compute.__name__ = f"{function.__name__}_in_float32"
-    return compute
+    return (
+        _one_after_the_other(compute) if _base(kernel).startswith("aten::_foreach_") and written else compute
+    )
+
+
+def _one_after_the_other(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """For lists that share memory: what is written for one tensor is what the next one reads."""
+
+    @wraps(compute)
+    def on_lists(*args: Any, **kwargs: Any) -> None:
+        if not _share_memory([value for value in args if _is_of_arrays(value)]):
+            compute(*args, **kwargs)
+            return
+        count = len(args[0])
+        for at in range(count):
+            compute(*(_only(at, count, value) for value in args), **kwargs)
+
+    return on_lists
+
+
+def _is_of_arrays(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], np.ndarray)
+
+
+def _only(at: int, count: int, value: Any) -> Any:
+    """A list, or numbers in an array, with nothing but what belongs to one tensor."""
+    parts = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.shape == (count,))
+    return value[at : at + 1] if parts else value
+
+
+def _share_memory(lists: list[list[Array]]) -> bool:
+    """Whether an array shares memory with one at another place in the lists."""
+    spans = sorted({(*byte_bounds(x), at) for arrays in lists for at, x in enumerate(arrays) if x.size})
+    ends = accumulate((end for _, end, _ in spans), max)
+    return any(start < end for (start, _, _), end in zip(spans[1:], ends, strict=False))
 
 
 def _lifted_promoting(kernel: Kernel) -> Callable[..., Any]:
