@@ -74,6 +74,19 @@ def test_what_is_not_one_block_of_one_dtype(x: torch.Tensor, weight: torch.Tenso
         assert_close(got.cpu(), wanted)
 
 
+@pytest.mark.parametrize("vendor", ["reference", "opaque"])
+@pytest.mark.parametrize("weighed", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_result_is_row_major_whatever_the_input(dtype: torch.dtype, weighed: bool, vendor: str) -> None:
+    x, weight = torch.randn(4, 5, 16, dtype=dtype), torch.rand(16, dtype=dtype) if weighed else None
+    with flroute.enable(vendor, fallback="allow", default_device=False):
+        device = str(flroute.device(vendor))
+        ours = rms_norm(x.to(device).transpose(0, 1), (16,), None if weight is None else weight.to(device))
+    host = rms_norm(x.transpose(0, 1), (16,), weight)
+    assert ours.stride() == host.stride()
+    assert_close(ours.cpu(), host)
+
+
 def test_a_wrong_shape_is_refused_as_on_the_host() -> None:
     with pytest.raises(RuntimeError) as host:
         rms_norm(torch.randn(3, 8), (7,))

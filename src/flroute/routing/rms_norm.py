@@ -34,7 +34,7 @@ def fused_rms_norm(
     result = wide * rstd
     if weight is not None:
         result = result * weight
-    return result.to(x.dtype), rstd
+    return result.to(x.dtype).contiguous(), rstd  # row-major, as on the host, whatever ``x`` is
 
 
 def fused_rms_norm_backward(
@@ -51,7 +51,7 @@ def fused_rms_norm_backward(
     if output_mask[0]:
         scaled = wide if weight is None else wide * weight
         slope = (scaled * normalized).mean(_last(x, normalized_shape), keepdim=True)
-        for_input = ((scaled - normalized * slope) * rstd).to(x.dtype)
+        for_input = ((scaled - normalized * slope) * rstd).to(x.dtype).contiguous()
     if output_mask[1] and weight is not None:
         rows = list(range(x.dim() - len(normalized_shape)))
         products = wide * normalized
