@@ -51,6 +51,12 @@ def _entry(name: str, plugin: Any) -> EntryPoint:
 # -- kernels -------------------------------------------------------------------------------------------------------
 
 
+def test_a_vendor_is_printed_without_its_kernels() -> None:
+    (vendor,) = (v for v in flroute.vendors() if v.name == "reference")
+    assert vendor.kernels
+    assert "Kernel(" not in repr(vendor)
+
+
 def test_a_kernel_that_follows_the_schema_breaks_no_rule() -> None:
     assert broken_kernel_rule(Kernel("aten::add.Tensor", add)) is None
     assert broken_kernel_rule(Kernel("aten::relu", relu)) is None

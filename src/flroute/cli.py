@@ -204,7 +204,7 @@ def _cache_table(entries: list[Entry]) -> Table:
     by_name: dict[str, list[Entry]] = {}
     for entry in entries:
         by_name.setdefault(entry.name, []).append(entry)
-    for name, group in by_name.items():
+    for name, group in sorted(by_name.items(), key=lambda item: item[1][-1].used):
         used = datetime.fromtimestamp(group[-1].used, tz=timezone.utc).astimezone()
         size = sum(entry.bytes for entry in group) / 1024
         table.add_row(name, str(len(group)), f"{size:.1f}", f"{used:%Y-%m-%d %H:%M}")

@@ -47,7 +47,7 @@ class Vendor:
     version: str
     devices: Sequence[DeviceFacts]
     memory: Memory
-    kernels: Collection[Kernel] = ()
+    kernels: Collection[Kernel] = field(default=(), repr=False)  # there may be thousands
     driver_version: str | None = None
     firmware_version: str | None = None
 
