@@ -341,6 +341,18 @@ def test_a_mistake_in_the_line_is_answered_with_what_is_allowed(
 def test_the_magic_explains_itself(loaded: InteractiveShell) -> None:
     found = loaded.object_inspect("%%flroute")
     assert "--fallback {warn,allow,error}" in found["docstring"]
+    assert "\n  %%flroute [--" in found["docstring"]
+
+
+def test_a_wrong_word_is_told_what_the_line_looks_like(loaded: InteractiveShell) -> None:
+    result, _ = run(loaded, "%%flroute reference --fallback eror\n1")
+    assert "What is allowed: %%flroute [--fallback {warn,allow,error}]" in str(result.error_in_exec)
+
+
+def test_a_traceback_has_no_frames_but_the_cells(loaded: InteractiveShell) -> None:
+    _, shown = run(loaded, "%%flroute reference\n1 / 0")
+    assert "notebook.py" not in shown.stdout + shown.stderr
+    assert "1 / 0" in shown.stdout + shown.stderr
 
 
 # -- the example -------------------------------------------------------------------------------------------------------

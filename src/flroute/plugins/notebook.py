@@ -71,7 +71,8 @@ def _put_back(mapping: dict[Any, Any], key: Any, before: Any) -> None:
 
 
 def _parser() -> MagicArgumentParser:
-    parser = MagicArgumentParser("%%flroute", description="Run the cell in a session, and show its report.")
+    # The class puts a % of its own before the name.
+    parser = MagicArgumentParser("%flroute", description="Run the cell in a session, and show its report.")
     add = parser.add_argument
     add(
         "device",
@@ -104,6 +105,7 @@ def _magic_of(shell: InteractiveShell) -> Callable[[str, str], None]:
 
     @no_var_expand
     def flroute(line: str, cell: str) -> None:
+        __tracebackhide__ = True  # IPython then shows the cell's own frames
         asked = _parsed(parser, line)
         name, sort, group = (asked.pop(word) for word in ("session", "sort", "group"))
         codes = _compiled(shell, cell)
@@ -125,7 +127,7 @@ def _parsed(parser: MagicArgumentParser, line: str) -> dict[str, Any]:
     try:
         return dict(vars(parser.parse_argstring(line)))
     except (UsageError, ValueError) as error:  # a ValueError where a quote is not closed
-        usage = " ".join(parser.format_usage().removeprefix("usage:").split())
+        usage = " ".join(parser.format_usage().removeprefix("::").split())
         raise UsageError(f"{error}. What is allowed: {usage}") from None
 
 
@@ -150,7 +152,7 @@ def _compiled(shell: InteractiveShell, cell: str) -> list[CodeType]:
 
 
 def _run(shell: InteractiveShell, codes: list[CodeType]) -> None:
-    __tracebackhide__ = True  # IPython then shows the cell's own frames
+    __tracebackhide__ = True
     for code in codes:
         exec(code, shell.user_global_ns, shell.user_ns)  # noqa: S102 -- the user's own cell
 
