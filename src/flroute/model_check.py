@@ -18,6 +18,7 @@ import torch
 from flroute import activation
 from flroute.device.table import Device
 from flroute.device_names import resolve_device
+from flroute.report import counted
 from flroute.routing.composites import split_of
 from flroute.routing.forecast import Forecast, forecast
 from flroute.routing.node_modules import mark_of_current_node, marked
@@ -147,7 +148,7 @@ class ModelCheck:
         lines.append("implement these next:" if self.missing else "nothing would fall back")
         for op in self.missing:
             lines.append(
-                f"  {op.op}, {op.calls:,} calls, {op.flops:.3g} FLOP, first in {op.place}: {op.advice}"
+                f"  {op.op}, {counted(op.calls, 'call')}, {op.flops:.3g} FLOP, first in {op.place}: {op.advice}"
             )
             lines += [f"    or {suggestion}" for suggestion in op.suggestions]
         return lines
