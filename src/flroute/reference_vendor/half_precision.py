@@ -174,21 +174,17 @@ def _one_after_the_other(compute: Callable[..., Any]) -> Callable[..., Any]:
         if not _share_memory([value for value in args if _is_of_arrays(value)]):
             compute(*args, **kwargs)
             return
-        count = len(args[0])
-        for at in range(count):
-            compute(*(_only(at, count, value) for value in args), **kwargs)
+        for at in range(len(args[0])):
+            compute(
+                *(value[at : at + 1] if isinstance(value, list | tuple) else value for value in args),
+                **kwargs,
+            )
 
     return on_lists
 
 
 def _is_of_arrays(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], np.ndarray)
-
-
-def _only(at: int, count: int, value: Any) -> Any:
-    """A list, or numbers in an array, with nothing but what belongs to one tensor."""
-    parts = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.shape == (count,))
-    return value[at : at + 1] if parts else value
 
 
 def _share_memory(lists: list[list[Array]]) -> bool:
