@@ -63,6 +63,14 @@ def no_message_comes() -> None:
     dist.recv(ones(4), 1)
 
 
+def leaves_with_one_waiting() -> None:
+    """Nobody waits for it, and the other rank does not come: the process ends all the same."""
+    if RANK == 0:
+        dist.all_reduce(ones(4), async_op=True)
+        sys.stdout.write("done")
+        sys.exit()
+
+
 def killed_in_a_step() -> None:
     """Rank 2 dies in the forward pass of its third step: the others wait for its gradients."""
     model = torch.nn.parallel.DistributedDataParallel(make_model().to("fl"))
@@ -90,7 +98,7 @@ def killed_in_a_collective() -> None:
 
 
 def main() -> None:
-    seconds = 3 if sys.argv[1] != "killed_in_a_step" else 30
+    seconds = {"killed_in_a_step": 30, "leaves_with_one_waiting": 1000}.get(sys.argv[1], 3)
     dist.init_process_group("flroute", timeout=timedelta(seconds=seconds))
     try:
         globals()[sys.argv[1]]()

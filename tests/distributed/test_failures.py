@@ -91,6 +91,11 @@ def test_a_rank_killed_in_a_collective_is_named(ranks: Ranks) -> None:
         assert "rank 2 entered it and has not been heard of since" in text
 
 
+@pytest.mark.slow
+def test_a_process_ends_with_a_collective_that_waits_for_others(ranks: Ranks) -> None:
+    assert ranks(2, "failures.py", "leaves_with_one_waiting") == ["done", "done"]
+
+
 def test_a_port_in_use_is_named_at_once() -> None:
     flroute.device("reference")
     with socket.socket() as taken:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+import weakref
+from collections.abc import Callable
+from functools import cached_property, partial
+from queue import SimpleQueue
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,6 +18,8 @@ from flroute.distributed.roll_call import Entry, RollCall
 from flroute.distributed.works import Flight, Start
 from flroute.errors import CollectiveError
 from flroute.torch_compat import transport_of
+
+Tasks = SimpleQueue[Callable[[], None] | None]
 
 _groups: WeakKeyDictionary[Any, Group] = WeakKeyDictionary()
 _lock = threading.Lock()
@@ -51,8 +55,12 @@ class Group:
         self._waiting_lock = threading.Lock()
 
     @cached_property
-    def _queue(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(1, thread_name_prefix="flroute-collectives")
+    def _queue(self) -> Tasks:
+        """Worked off by a thread of its own, which must not keep a process alive that has nothing else to do."""
+        tasks: Tasks = SimpleQueue()
+        threading.Thread(target=_work_off, args=(tasks,), name="flroute-collectives", daemon=True).start()
+        weakref.finalize(self, tasks.put, None)
+        return tasks
 
     def peers_to_ask(self, collective: Collective, root: int, kind: str, *, always: bool) -> list[int]:
         """Whom to ask before this rank begins."""
@@ -79,7 +87,7 @@ class Group:
         if at_once:
             flight.take_off(start)
         else:
-            self._queue.submit(self._begin_agreed, entry, peers, start, flight, timeout)
+            self._queue.put(partial(self._begin_agreed, entry, peers, start, flight, timeout))
 
     def _begin_agreed(
         self, entry: Entry, peers: list[int], start: Start, flight: Flight, timeout: float
@@ -93,6 +101,12 @@ class Group:
         finally:
             with self._waiting_lock:
                 self._waiting -= 1
+
+
+def _work_off(tasks: Tasks) -> None:
+    while (task := tasks.get()) is not None:
+        task()
+        del task  # it holds the group, whose end ends this
 
 
 def group_of(process_group: Any) -> Group:

@@ -43,7 +43,7 @@ class Flight:
     ) -> None:
         self.name, self._results, self._calls_back = name, list(results), calls_back
         self._finish, self._explain = finish, explain
-        self._lock = threading.Lock()
+        self._lock, self._waiter = threading.Lock(), threading.Lock()
         self._landed, self._off = threading.Event(), threading.Event()
         self._error: Exception | None = None
         self._left = 0
@@ -106,16 +106,20 @@ class Flight:
             threading.Thread(target=self._wait_for_works, args=(timedelta(),), daemon=True).start()
 
     def _wait_for_works(self, timeout: timedelta) -> None:
+        """Wait in this thread, unless another one does or has."""
         self._off.wait()
-        if self._landed.is_set():
+        if not self._waiter.acquire(timeout=timeout.total_seconds() or -1):
             return
         try:
-            for work in self.works:
-                work.wait(timeout)
+            if not self._landed.is_set():
+                for work in self.works:
+                    work.wait(timeout)
         except Exception as error:  # noqa: BLE001 -- likewise
             self.land(error)
         else:
             self.land()
+        finally:
+            self._waiter.release()
 
     def wait(self, timeout: timedelta = timedelta()) -> bool:
         """Wait until it has landed.
