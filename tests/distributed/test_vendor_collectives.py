@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -178,6 +179,23 @@ def test_collectives_are_accounted_for_in_and_outside_of_sessions() -> None:
     assert (gathered.bytes_to_host, gathered.bytes_to_device) == (12, 12)
     (barrier,) = decisions_of(session, "c10d::barrier")
     assert (barrier.route, barrier.bytes_to_host) == ("copy", 0)
+
+
+def test_they_are_timed_where_a_session_times() -> None:
+    with flroute.enable("reference", timing=True) as session:
+        dist.all_reduce(torch.ones(3))
+    seconds = decision_of(session, ALLREDUCE).seconds
+    assert seconds is not None
+    assert seconds > 0
+
+
+def test_a_collective_that_is_over_keeps_no_memory() -> None:
+    before = torch.fl.memory_allocated("fl:0")
+    x = torch.ones(1000, device="fl:0")
+    dist.all_reduce(x)
+    del x
+    gc.collect()
+    assert torch.fl.memory_allocated("fl:0") == before
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -30,6 +31,9 @@ from flroute.vocabulary import Reason, Rejection, Route
 if TYPE_CHECKING:
     from flroute.routing.router import Router
 
+_MAX_COUNTS = 256
+"""Counters kept by a handler; a kernel may word each refusal differently."""
+
 _GROUP, _REDUCTION = "process_group", "reduce_op"
 
 
@@ -50,6 +54,7 @@ class CollectiveHandler:
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Serve one call."""
+        start = time.perf_counter()
         call = self._bind(args, kwargs)
         tensors = [tensor for value in call.values() for tensor in tensors_within(value)]
         device = _one_device(self._facts.name, tensors)
@@ -64,13 +69,20 @@ class CollectiveHandler:
                 except Unsupported as error:
                     why = Rejection(step.name, Reason.UNSUPPORTED, str(error))
                 else:
-                    self._count(Route.NATIVE, step.name, device, tensors, tuple(rejected))
+                    self._count(Route.NATIVE, step.name, device, tensors, tuple(rejected), start)
                     return self._answer(call, work)
             if why is not None:
                 rejected.append(why)
         work, detail = self._by_gloo(call)
         self._count(
-            Route.COPY, f"fl/gloo:{self._collective.name}", device, tensors, tuple(rejected), detail, call
+            Route.COPY,
+            f"fl/gloo:{self._collective.name}",
+            device,
+            tensors,
+            tuple(rejected),
+            start,
+            detail,
+            call,
         )
         return self._answer(call, work)
 
@@ -135,7 +147,7 @@ class CollectiveHandler:
         flight = Flight(
             self._facts.name,
             _written(call, self._collective),
-            finish=_nothing,
+            finish=partial(_keep, call),
             explain=_as_it_is,
             calls_back=False,
         )
@@ -171,7 +183,7 @@ class CollectiveHandler:
         in_background = call.get("async_op", True)
         flight = Flight(
             str(entry),
-            _written(call, collective),
+            _written(call, collective) if in_background else (),  # else nobody asks for a future
             finish=lambda: lowered.finish(gloo_call),
             explain=partial(group.roll_call.explain, entry),
             calls_back=in_background,
@@ -207,6 +219,7 @@ class CollectiveHandler:
         device: Device,
         tensors: Sequence[torch.Tensor],
         rejected: tuple[Rejection, ...],
+        start: float,
         detail: str = "",
         moved: dict[str, Any] | None = None,
     ) -> None:
@@ -215,6 +228,8 @@ class CollectiveHandler:
         key = (route, kernel, device.index, dtypes, rejected, detail)
         counts = self._counts.get(key)
         if counts is None:
+            if len(self._counts) >= _MAX_COUNTS:
+                self._counts.clear()
             counts = self._counts[key] = self._router.counts(
                 self._facts,
                 route,
@@ -227,6 +242,8 @@ class CollectiveHandler:
             )
         tally = counts(tuple(t.shape for t in tensors))
         tally.tick()
+        if self._router.settings.timing:
+            tally.seconds = (tally.seconds or 0.0) + time.perf_counter() - start
         if moved is not None:
             tally.bytes_to_host += _bytes(moved, self._collective.reads)
             tally.bytes_to_device += _bytes(moved, self._collective.writes)
@@ -333,8 +350,8 @@ def _one_dtype(op: str, call: dict[str, Any], collective: Collective) -> None:
         )
 
 
-def _nothing() -> None:
-    return None
+def _keep(_call: dict[str, Any]) -> None:
+    """Until it has landed, what a kernel reads and writes is alive."""
 
 
 def _as_it_is(error: Exception) -> Exception:

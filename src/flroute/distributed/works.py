@@ -97,6 +97,11 @@ class Flight:
             except Exception as failed:  # noqa: BLE001 -- likewise
                 self._error = failed
             self.future.set_result(self._results if self._error is None else _Failed(self._error))
+            self._results, self._finish, self._explain = (
+                [],
+                _nothing,
+                _as_it_is,
+            )  # they hold tensors and copies
             self._landed.set()
             self._off.set()  # it may never have taken off
 
@@ -137,6 +142,14 @@ class Flight:
         if self._error is not None:
             raise self._error
         return True
+
+
+def _nothing() -> None:
+    return None
+
+
+def _as_it_is(error: Exception) -> Exception:
+    return error
 
 
 class _Failed:
