@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from train import BATCH, WIDTH, make_model
 
-RANK = int(os.environ["RANK"])
+RANK = int(os.environ.get("RANK", "0"))
 
 
 def ones(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

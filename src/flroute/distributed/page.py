@@ -50,7 +50,8 @@ for the host.
 
 A kernel for such an op, in a vendor's package or through the hook `flroute_kernels`. It receives arrays in the place of tensors,
 the `torch.distributed.ProcessGroup`, and a `ReduceOp`; it writes where the op does. It returns nothing once it is done, or a
-function that waits until it is. What it does not serve goes on to gloo.
+function that waits until it is. What it does not serve goes on to gloo. `process_group.rank()`, `.size()` and
+`.get_group_store()` are what it takes to set up links, once for each group.
 
 ```python
 import torch.distributed as dist
@@ -61,7 +62,7 @@ from flroute.vendor import Unsupported, kernel
 def allreduce(tensors, process_group, reduce_op, sparse_indices, async_op=True, timeout=-1):
     if reduce_op != dist.ReduceOp.SUM:
         raise Unsupported("the link only adds")
-    link = link_of(process_group)  # made once for each group; its rank(), size() and get_group_store() are what that takes
+    link = link_of(process_group)  # yours, made once for each group
     jobs = [link.start_sum(array) for array in tensors]
     return lambda: [job.wait() for job in jobs]
 ```
