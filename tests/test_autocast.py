@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.utils.checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -361,6 +362,31 @@ def test_tensors_without_data() -> None:
         assert (y.dtype, y.device.type, y.requires_grad) == (torch.bfloat16, "fl", True)
 
 
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_activation_checkpointing_casts_again(reentrant: bool) -> None:
+    layers = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4)).to("fl")
+    x = torch.randn(2, 4).to("fl").requires_grad_()
+    seen: list[torch.dtype] = []
+    layers[0].register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+
+    def gradients(call: Callable[[torch.Tensor], torch.Tensor]) -> list[Any]:
+        layers.zero_grad()
+        x.grad = None
+        with autocast():
+            y = call(x)
+        y.float().sum().backward()
+        return [
+            x.grad,
+            *(parameter.grad.clone() for parameter in layers.parameters() if parameter.grad is not None),
+        ]
+
+    expected = gradients(layers)
+    found = gradients(lambda x: torch.utils.checkpoint.checkpoint(layers, x, use_reentrant=reentrant))
+    assert len(found) == 5
+    assert all(map(same, found, expected))
+    assert seen == [torch.bfloat16] * 3  # once without checkpointing, twice with it
+
+
 def test_exported_programs_keep_autocast() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -522,7 +548,7 @@ def test_the_cache_can_be_turned_off(casts: Callable[[], int], weight: torch.Ten
 
 def test_only_casts_of_trained_leaves_are_kept(casts: Callable[[], int], weight: torch.Tensor) -> None:
     with autocast():
-        for tensor in (weight.detach(), weight * 1, weight[:]):
+        for tensor in (weight.detach().clone(), weight * 1, weight[:]):
             before = casts()
             product(tensor)
             product(tensor)

@@ -19,7 +19,7 @@ from flroute.errors import AutocastError
 from flroute.torch_compat import (
     find_op,
     has_kernel,
-    is_plain_tensor,
+    has_memory_of_its_own,
     run_composite,
     schema_of,
     skip_in_dynamo,
@@ -217,9 +217,8 @@ def _is_weight(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
         and tensor.is_leaf
         and tensor.dtype is torch.float32
         and dtype is not torch.float32
-        and not tensor._is_view()
         and torch.is_autocast_cache_enabled()
-        and is_plain_tensor(tensor)
+        and has_memory_of_its_own(tensor)
     )
 
 
@@ -238,6 +237,6 @@ def _is_good(kept: _KeptCast, weight: torch.Tensor) -> bool:
     return (
         kept.version == version_of(weight)
         and kept.address == weight.data_ptr()
-        and kept.value.device == weight.device
+        and kept.value.device == weight.device  # two devices may have memory at one address
         and (kept.value.requires_grad or not torch.is_grad_enabled())
     )

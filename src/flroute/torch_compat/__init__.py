@@ -11,7 +11,7 @@ from flroute.torch_compat import names  # noqa: F401 -- checked before any of th
 
 # isort: split
 from flroute.torch_compat.autocast import (
-    is_plain_tensor,
+    has_memory_of_its_own,
     version_of,
     when_autocast_ends,
     without_device_autocast,
@@ -155,7 +155,7 @@ __all__ = [
     "increment_versions",
     "is_file_store",
     "is_overload",
-    "is_plain_tensor",
+    "has_memory_of_its_own",
     "map_tensors",
     "neg_view",
     "next_sequence_number",

@@ -30,10 +30,14 @@ def when_autocast_ends(forget: Callable[[], None]) -> None:
     torch.clear_autocast_cache = clear_all
 
 
-def is_plain_tensor(tensor: torch.Tensor) -> bool:
-    """Whether it is memory and no more: no subclass of the user's, nothing fake, no wrapper of vmap or grad, with a version."""
+def has_memory_of_its_own(tensor: torch.Tensor) -> bool:
+    """Whether it is memory and no more: no view, no subclass of the user's, nothing fake, no wrapper of vmap or grad.
+
+    Nor a tensor made in inference mode, which has no version.
+    """
     return (
         type(tensor) in {torch.Tensor, torch.nn.Parameter}
+        and not tensor._is_view()
         and not tensor.is_inference()
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )

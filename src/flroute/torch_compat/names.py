@@ -21,6 +21,7 @@ ATTENTION_TAKES_MASK_AND_CAUSAL = TORCH_VERSION.release[:2] < (2, 14)
 """Whether the host's fused attention takes both; by version, as trying it would depend on the user's ``sdpa_kernel``."""
 PRIVATE_NAMES: dict[str, str] = {
     "torch._C._functorch.is_functorch_wrapped_tensor": "casts that autocast may keep",
+    "torch.Tensor._is_view": "casts that autocast may keep",
     "torch.Tensor._version": "whether a weight was written since autocast cast it",
     "torch._C._from_dlpack": "a tensor from a DLPack capsule",
     "torch._C._construct_storage_from_data_pointer": "a host storage over an address",
