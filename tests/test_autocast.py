@@ -248,6 +248,14 @@ def test_host_tensors_have_an_autocast_of_their_own() -> None:
         assert (a.to("fl") @ a.to("fl")).dtype == torch.float32
 
 
+def test_a_number_on_the_host_does_not_decide() -> None:
+    x = torch.ones(3, dtype=torch.bfloat16, device="fl")
+    with autocast():
+        assert torch.addcmul(x, x, torch.tensor(2.0)).dtype == torch.bfloat16
+        assert torch.addcmul(x, x, torch.tensor(2.0, dtype=torch.float16)).tolist() == [3, 3, 3]
+        assert torch.addcmul(x, x, torch.tensor(2.0, device="fl")).dtype == torch.float32
+
+
 # Inside sessions, modes and compilers ------------------------------------------------------------------------------
 
 

@@ -459,6 +459,12 @@ def test_a_safetensors_header_that_lies(tmp_path: Path) -> None:
         flroute.load_file(tmp_path / "x.safetensors")
 
 
+def test_safetensors_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(flroute.FlrouteError, match="pip install safetensors"):
+        flroute.load_file("x.safetensors")
+
+
 def test_places_for_safetensors_that_do_not_exist(tmp_path: Path) -> None:
     safetensors.save_file({"x": torch.ones(8)}, tmp_path / "x.safetensors")
     with pytest.raises(flroute.DeviceError, match="fl:99 does not exist"):

@@ -10,7 +10,7 @@ import torch
 from flroute import activation
 from flroute.device.table import DEVICE_TYPE
 from flroute.device_names import resolve_device
-from flroute.errors import CheckpointError
+from flroute.errors import CheckpointError, FlrouteError
 
 
 def load_file(
@@ -28,7 +28,7 @@ def load_file(
     Raises:
         CheckpointError: the file is truncated, or no safetensors file.
         DeviceError: the device does not exist.
-        ImportError: safetensors is not installed.
+        FlrouteError: safetensors is not installed.
 
     Example:
         >>> import flroute, tempfile, torch
@@ -38,8 +38,13 @@ def load_file(
         ...     flroute.load_file(f"{folder}/model.safetensors", device="reference:1")["weight"].device
         device(type='fl', index=1)
     """
-    from safetensors import SafetensorError, safe_open
-
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ModuleNotFoundError as error:
+        raise FlrouteError(
+            "flroute.load_file() needs safetensors, which is not installed: pip install safetensors. torch.load(path, "
+            "map_location='fl') reads what torch.save wrote."
+        ) from error
     target = _target(device)
     try:
         with torch.device("cpu"), safe_open(Path(filename), framework="pt", device="cpu") as file:
