@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch._dynamo.utils
 import torch.utils.checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,12 +20,17 @@ from torch.nn import functional
 from torch.testing._internal.autocast_test_lists import AutocastTestLists
 
 import flroute
+from flroute.device import autocast as module
 from flroute.device import autocast_ops
 from flroute.torch_compat import all_op_names, fake_tensors, has_kernel
 from support import decisions_of
 
 LOWER = (torch.bfloat16, torch.float16)
 DEVICE, OPAQUE = torch.device("fl:0"), torch.device("fl:2")
+
+
+def kept_casts() -> Any:
+    return module._thread.casts
 
 
 def autocast(dtype: torch.dtype = torch.bfloat16, **options: Any) -> torch.autocast:
@@ -363,11 +369,29 @@ def test_compiled_functions_compute_the_same(backend: str, inside: bool, lower: 
     assert all(map(same, found, expected))
 
 
+def test_what_dynamo_leaves_eager_costs_no_compilation(weight: torch.Tensor) -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):  # Dynamo gives up on a break inside a loop, and looks at each frame beneath
+            x = torch.mm(x, weight)
+            torch._dynamo.graph_break()
+        return x.sum()
+
+    def frames(enabled: bool) -> int:
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        with autocast(enabled=enabled):
+            torch.compile(broken, backend="eager")(torch.ones(2, 4, device="fl"))
+        return int(torch._dynamo.utils.counters["frames"]["total"])
+
+    assert frames(enabled=True) == frames(enabled=False)
+
+
 def test_tensors_without_data() -> None:
     with fake_tensors(), autocast():
         x = torch.empty(3, 3, device="fl", requires_grad=True)
         y = x @ x
         assert (y.dtype, y.device.type, y.requires_grad) == (torch.bfloat16, "fl", True)
+        assert not kept_casts()
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -554,9 +578,13 @@ def test_the_cache_can_be_turned_off(casts: Callable[[], int], weight: torch.Ten
     assert casts() == 2
 
 
-def test_only_casts_of_trained_leaves_are_kept(casts: Callable[[], int], weight: torch.Tensor) -> None:
-    with autocast():
-        for tensor in (weight.detach().clone(), weight * 1, weight[:]):
+@pytest.mark.parametrize("grad", [True, False], ids=["grad", "no_grad"])
+def test_only_casts_of_trained_leaves_are_kept(
+    grad: bool, casts: Callable[[], int], weight: torch.Tensor
+) -> None:
+    fixed = weight.detach().clone()
+    for tensor in (fixed, weight * 1, weight[:], fixed[:].requires_grad_()):
+        with autocast(), torch.set_grad_enabled(grad):
             before = casts()
             product(tensor)
             product(tensor)
@@ -632,9 +660,11 @@ def test_each_dtype_has_its_own_cast(weight: torch.Tensor) -> None:
 def test_a_thread_that_ends_autocast_leaves_the_casts_of_others(
     casts: Callable[[], int], weight: torch.Tensor
 ) -> None:
+    other = weight.detach().clone().requires_grad_()
+
     def elsewhere() -> None:
         with autocast():
-            product(weight)
+            product(other)
 
     with autocast():
         product(weight)

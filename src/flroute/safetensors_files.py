@@ -47,7 +47,7 @@ def load_file(
         ) from error
     target = _target(device)
     try:
-        with torch.device("cpu"), safe_open(Path(filename), framework="pt", device="cpu") as file:
+        with safe_open(Path(filename), framework="pt", device="cpu") as file:
             return {name: file.get_tensor(name).to(target) for name in file.keys()}  # noqa: SIM118 -- it is no mapping
     except SafetensorError as error:
         raise CheckpointError(
