@@ -383,7 +383,7 @@ def test_what_dynamo_leaves_eager_costs_no_compilation(weight: torch.Tensor) -> 
             torch.compile(broken, backend="eager")(torch.ones(2, 4, device="fl"))
         return int(torch._dynamo.utils.counters["frames"]["total"])
 
-    assert frames(enabled=True) == frames(enabled=False)
+    assert frames(enabled=True) <= frames(enabled=False)
 
 
 def test_tensors_without_data() -> None:
