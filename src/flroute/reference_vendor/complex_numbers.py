@@ -67,7 +67,9 @@ def sgn_complex(x: Array) -> Result:
     return np.where(size == 0, 0, x / size).astype(x.dtype, copy=False)
 
 
-@kernel("aten::conj_physical", dtypes=COMPLEX)  # of a real tensor PyTorch's composite returns the tensor itself
+@kernel(
+    "aten::conj_physical", dtypes=COMPLEX
+)  # of a real tensor PyTorch's composite returns the tensor itself
 @kernel("aten::_conj_physical", dtypes=(*REALS, *COMPLEX))
 def conj_physical(x: Array) -> Result:
     return np.conjugate(x)
