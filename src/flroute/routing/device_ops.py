@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from flroute.routing.accounting import Counts
 from flroute.routing.overlap import refuse_partial
 from flroute.routing.placement import device_of_call
 from flroute.routing.plans import ComputeHandler, Plan
+from flroute.routing.recording import note, now
 from flroute.routing.schema import OpFacts, tensors_in
 from flroute.routing.tallies import MAX_SIGNATURES, dtype_names, shapes_in
 from flroute.routing.views import view_call
@@ -78,7 +78,8 @@ def _own(function: Callable[..., Any]) -> Callable[[Router, OpFacts], Plan]:
                 counts = router.counts(
                     facts, Route.NATIVE, device.name, Reason.MATCHED, dtype_names(tensors), kernel=kernel
                 )
-                plan = plans[key] = router.counted(counts, lambda args, kwargs: function(*args, **kwargs))
+                work = router.recorded(counts, lambda args, kwargs: function(*args, **kwargs))
+                plan = plans[key] = router.counted(counts, work)
             return plan(args, kwargs)
 
         return run
@@ -111,12 +112,16 @@ def _copy_handler(router: Router, facts: OpFacts) -> Plan:
                 facts, Route.COPY, where, Reason.TRANSFER, dtypes, kernel="fl/device:copy"
             )
         moved = transfers.Moved()
-        start = time.perf_counter()
+        start = now()
         transfers.move(source, target, moved)
-        seconds = time.perf_counter() - start
-        tally = counts(shapes_in((source, target), {}))
+        end = now()
+        shapes = shapes_in((source, target), {})
+        tally = counts(shapes)
         if router.settings.timing:
-            tally.seconds = (tally.seconds or 0.0) + seconds
+            tally.seconds = (tally.seconds or 0.0) + (end - start) / 1e9
+        if router.recordings:
+            nbytes = max(moved.to_host, moved.to_device) or target.numel() * target.dtype.itemsize
+            note(router.recordings, counts.choice, counts.dtypes, shapes, start, end, nbytes)
         tally.tick()
         tally.bytes_to_host += moved.to_host
         tally.bytes_to_device += moved.to_device
@@ -164,7 +169,9 @@ def _scalar_handler(router: Router, facts: OpFacts) -> Plan:
         tensor = args[0]
         if tensor.device.type != DEVICE_TYPE:
             return facts.op(*args, **kwargs)
+        start = now() if router.recordings else 0
         value = transfers.read_scalar(tensor)
+        end = now() if router.recordings else 0
         key = tensor.device, tensor.dtype
         counts = counts_of.get(key)
         if counts is None:
@@ -172,9 +179,12 @@ def _scalar_handler(router: Router, facts: OpFacts) -> Plan:
             counts = counts_of[key] = router.counts(
                 facts, Route.COPY, where, Reason.TRANSFER, dtypes, kernel="fl/device:read_scalar"
             )
-        tally = counts(shapes_in((tensor,), {}))
+        shapes = shapes_in((tensor,), {})
+        tally = counts(shapes)
         tally.tick()
         tally.bytes_to_host += tensor.dtype.itemsize
+        if router.recordings:
+            note(router.recordings, counts.choice, counts.dtypes, shapes, start, end, tensor.dtype.itemsize)
         return value
 
     return run

@@ -25,12 +25,14 @@ from flroute.routing.candidates import candidates_in_order, in_words, refusal
 from flroute.routing.composites import split_of
 from flroute.routing.expected import expected_results, raise_what_the_host_raises
 from flroute.routing.fallback import HostCall, InKernel
+from flroute.routing.host_times import HostTimes, beside_host
 from flroute.routing.hot_path import HotPath
 from flroute.routing.hot_results import finish_for
 from flroute.routing.native import Invocation
 from flroute.routing.placement import check_same_device, device_of_call, signature
 from flroute.routing.predicates import Predicate, ask
 from flroute.routing.preference import Step, rule_for, rules_about
+from flroute.routing.recording import note, now, recorded_kernel
 from flroute.routing.schema import OpFacts, facts_of, tensors_in
 from flroute.routing.tallies import dtype_names, shapes_in, timed
 from flroute.torch_compat import find_op, outside_dispatch_modes, resolving_lazy_bits
@@ -153,13 +155,16 @@ class PlanBuilder:
         (kernel, name), rest = steps[0], steps[1:]  # type: ignore[misc]
         if self.router.settings.debug:
             kernel = replace(kernel, function=refusing_kept(kernel.function, name))
+        route = Route.COPY if self.facts.name == "aten::copy_" else Route.NATIVE
+        counts = self._counts(route, Reason.MATCHED, kernel=name, rejected=rejected)
+        if self.router.recordings:
+            function = recorded_kernel(kernel.function, counts.choice, self.seen, self.router.recordings)
+            kernel = replace(kernel, function=function)
         if self.device.vendor_index:
             kernel = replace(kernel, function=for_device(self.device.vendor_index, kernel.function))
         invocation = Invocation(self.facts, kernel, name, self.device, self.router.store, self._account_host_work(name),
                                 debug=self.router.settings.debug, watch=self.router.settings.watch_kernels)  # fmt: skip
-        route = Route.COPY if self.facts.name == "aten::copy_" else Route.NATIVE
-        counts = self._counts(route, Reason.MATCHED, kernel=name, rejected=rejected)
-        plan = self.router.counted(counts, invocation.adapter())
+        plan = self._beside_host(self.router.counted(counts, invocation.adapter()))
         if self._may_be_hot(rejected):
             timing = self.router.settings.timing
             plan = _warming(plan, self.hot, invocation, counts, refused, timing=timing)  # type: ignore[arg-type]
@@ -220,8 +225,10 @@ class PlanBuilder:
                     f"is fallback='error'; it was not computed. Compute it in the kernel, or use fallback='warn' or 'allow'."
                 )
             shapes = shapes_in((tensors,), {})
+            start = now()
             with outside_dispatch_modes() if self.router.settings.watch_kernels else nullcontext():
                 result = work()  # declared, or seen once already
+            end = now()
             what = (op, dtype_names(tensors))
             counts = counts_of.get(what)
             if counts is None:
@@ -229,6 +236,9 @@ class PlanBuilder:
                     facts, Route.FALLBACK, self.device.name, Reason.IN_KERNEL, what[1], kernel=kernel, detail=detail
                 )  # fmt: skip
             counts(shapes).tick()
+            if self.router.recordings:
+                nbytes = sum(tensor.nbytes for tensor in tensors)
+                note(self.router.recordings, counts.choice, what[1], shapes, start, end, nbytes)
             return result
 
         return account
@@ -257,7 +267,12 @@ class PlanBuilder:
             tally.bytes_to_device += call.bytes_to_device
             return result
 
-        return self.router.counted(counts, run)
+        return self._beside_host(self.router.counted(counts, self.router.recorded(counts, run)))
+
+    def _beside_host(self, plan: Plan) -> Plan:
+        """``plan``, the host being timed for the same calls while somebody asks for that."""
+        asked: list[HostTimes] = [r.host_times for r in self.router.recordings if r.host_times is not None]
+        return beside_host(plan, self.facts, self.seen, tuple(asked))
 
     def _explain(self, rejected: tuple[Rejection, ...]) -> str:
         if not rejected:

@@ -70,6 +70,7 @@ from flroute.torch_compat.ops import (
     schema_of,
     without_host_autocast,
 )
+from flroute.torch_compat.profiler import DeviceRow, DeviceWork, join_profiler, sees_device
 from flroute.torch_compat.shape_rules import (
     fake_like,
     fake_refusals,
@@ -98,6 +99,8 @@ __all__ = [
     "TORCH_VERSION",
     "DefaultDevice",
     "DeviceGuardPatch",
+    "DeviceRow",
+    "DeviceWork",
     "DispatchKey",
     "DispatchKeySet",
     "TorchDispatchMode",
@@ -126,6 +129,7 @@ __all__ = [
     "in_backward",
     "increment_versions",
     "is_overload",
+    "join_profiler",
     "map_tensors",
     "neg_view",
     "next_sequence_number",
@@ -141,6 +145,7 @@ __all__ = [
     "run_decomposition",
     "schema_of",
     "seeding_everything",
+    "sees_device",
     "sequence_number",
     "single_threaded_backward",
     "skip_in_dynamo",
