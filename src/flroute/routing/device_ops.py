@@ -15,6 +15,7 @@ from flroute.routing.placement import device_of_call
 from flroute.routing.plans import ComputeHandler, Plan
 from flroute.routing.recording import note, now
 from flroute.routing.schema import OpFacts, tensors_in
+from flroute.routing.sparse import concerns_sparse, is_sparse, overwrite
 from flroute.routing.tallies import MAX_SIGNATURES, dtype_names, shapes_in
 from flroute.routing.views import view_call
 from flroute.vocabulary import Reason, Route
@@ -27,7 +28,7 @@ aten = torch.ops.aten
 
 def view_handler(router: Router, facts: OpFacts) -> Plan:
     """A call of a metadata op, counted by the tensor's signature; host tensors, of whatever layout, stay with PyTorch."""
-    op, on_device = facts.op, view_call(facts.op)
+    op, on_device, on_sparse = facts.op, view_call(facts.op), ComputeHandler(router, facts)
     ticks: dict[tuple[Any, ...], tuple[Callable[..., Any], Callable[[], int]]] = {}
 
     def first(tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -35,7 +36,12 @@ def view_handler(router: Router, facts: OpFacts) -> Plan:
         device, dtype = tensor.device, tensor.dtype
         shapes = shapes_in((tensor,), {})  # before the call: some ops change it
         call = on_device if device.type == DEVICE_TYPE else op
-        result = call(*args, **kwargs)
+        try:
+            result = call(*args, **kwargs)
+        except RuntimeError:  # sparse tensors have neither strides nor storage
+            if call is op or not is_sparse(tensor):
+                raise
+            return on_sparse(args, kwargs)
         tally = router.counts(facts, Route.VIEW, str(device), Reason.METADATA, dtype_names([tensor]))(shapes)
         tally.tick()
         if not router.settings.modules and not tensor.is_nested:
@@ -53,7 +59,12 @@ def view_handler(router: Router, facts: OpFacts) -> Plan:
         if known is None:
             return first(tensor, args, kwargs)
         call, tick = known
-        result = call(*args, **kwargs)
+        try:
+            result = call(*args, **kwargs)
+        except RuntimeError:  # likewise: they may have dtype and sizes of a strided one
+            if call is op or not is_sparse(tensor):
+                raise
+            return on_sparse(args, kwargs)
         tick()
         return result
 
@@ -66,8 +77,11 @@ def _own(function: Callable[..., Any]) -> Callable[[Router, OpFacts], Plan]:
 
     def make(router: Router, facts: OpFacts) -> Plan:
         plans: dict[tuple[Any, ...], Plan] = {}
+        on_sparse = ComputeHandler(router, facts)
 
         def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if concerns_sparse(args, kwargs):
+                return on_sparse(args, kwargs)
             tensors = tensors_in(args, kwargs)
             device = device_of_call(tensors, args, kwargs)
             if device is None:
@@ -136,15 +150,16 @@ def _copy_inplace_handler(router: Router, facts: OpFacts) -> Plan:
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         target, source = args[0], args[1]
+        if DEVICE_TYPE not in (source.device.type, target.device.type):
+            return facts.op(*args, **kwargs)
+        if is_sparse(target) and target.layout is source.layout:
+            return overwrite(target, source)
         if source.device == target.device:
-            if target.device.type == DEVICE_TYPE:
-                refuse_partial(target, source)
-            if target.device.type == DEVICE_TYPE and transfers.is_plain_copy(source, target):
+            refuse_partial(target, source)
+            if transfers.is_plain_copy(source, target):
                 router(aten._copy_from.default, (source, target), {})
                 return target
             return on_one_device(args, kwargs)
-        if DEVICE_TYPE not in (source.device.type, target.device.type):
-            return facts.op(*args, **kwargs)
         router(aten._copy_from.default, (source, target), {})
         return target
 

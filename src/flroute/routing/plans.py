@@ -34,6 +34,8 @@ from flroute.routing.predicates import Predicate, ask
 from flroute.routing.preference import Step, rule_for, rules_about
 from flroute.routing.recording import note, now, recorded_kernel
 from flroute.routing.schema import OpFacts, facts_of, tensors_in
+from flroute.routing.sparse import METADATA as SPARSE_METADATA
+from flroute.routing.sparse import concerns_sparse, is_computed_whole, is_sparse, metadata_plan
 from flroute.routing.tallies import dtype_names, shapes_in, timed
 from flroute.torch_compat import find_op, outside_dispatch_modes, resolving_lazy_bits
 from flroute.vocabulary import FallbackPolicy, Reason, Rejection, Route
@@ -85,6 +87,8 @@ class ComputeHandler:
         if device is None:
             return self._host_plan(dtype_names(tensors))
         check_same_device(self.facts, device, args, kwargs)
+        if concerns_sparse(args, kwargs):
+            return self._sparse_plan(device, args, kwargs)
         inputs = tensors_in(args, {n: v for n, v in kwargs.items() if n not in self.facts.out_names})
         dtypes = frozenset(t.dtype for t in inputs)
         seen = dtype_names(tensors)
@@ -94,6 +98,15 @@ class ComputeHandler:
         if any(t.device.type != DEVICE_TYPE for t in tensors):
             plan = _checking_devices(plan, self.facts, device)
         return plan
+
+    def _sparse_plan(self, device: Device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+        """No vendor kernel takes sparse tensors: metadata, or PyTorch's own split, or the host."""
+        facts, seen = self.facts, dtype_names(tensors_in(args, kwargs))
+        if facts.name in SPARSE_METADATA:
+            counts = self.router.counts(facts, Route.VIEW, device.name, Reason.METADATA, seen)
+            return self.router.counted(counts, metadata_plan(facts, device))
+        builder = PlanBuilder(self.router, facts, device, seen, frozenset(), None, None)
+        return builder.build_sparse(whole=is_computed_whole(facts, args, kwargs))
 
     def _host_plan(self, seen: tuple[str, ...]) -> Plan:
         op = self.facts.op
@@ -140,6 +153,19 @@ class PlanBuilder:
         """The plan: what was rejected on the way is in the decision of what was taken."""
         return self._chain(
             candidates_in_order(self.router.settings, self.facts, self.device, self.dtypes, self.rule), ()
+        )
+
+    def build_sparse(self, *, whole: bool) -> Plan:
+        """The plan of a call with sparse tensors.
+
+        Args:
+            whole: whether the host has a kernel for it, which comes before PyTorch's split.
+        """
+        split = None if whole else split_of(self.facts, self.device.vendor)
+        if split is not None:
+            return self.router.counted(self._counts(Route.DECOMPOSED, Reason.COMPOSITE), split)
+        return self._fallback(
+            Reason.LAYOUT, (), "vendor kernels take strided tensors; the host computes with sparse ones"
         )
 
     def _counts(self, route: Route, reason: Reason, **more: Any) -> Counts:
@@ -252,8 +278,8 @@ class PlanBuilder:
             )
         return self._fallback(reason, rejected)
 
-    def _fallback(self, reason: Reason, rejected: tuple[Rejection, ...]) -> Plan:
-        detail = self._explain(rejected)
+    def _fallback(self, reason: Reason, rejected: tuple[Rejection, ...], detail: str = "") -> Plan:
+        detail = detail or self._explain(rejected)
         if self.router.settings.fallback is FallbackPolicy.ERROR:
             return self._refuse(reason, detail)
         counts = self._counts(Route.FALLBACK, reason, detail=detail, rejected=rejected)
@@ -284,7 +310,7 @@ class PlanBuilder:
 
         def refuse(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             shapes = ", ".join(f"{t.dtype} {list(t.shape)}" for t in tensors_in(args, kwargs))
-            if sum(t.nbytes for t in tensors_in(args, kwargs) if not t.is_sparse) <= _ASKED_OF_THE_HOST:
+            if sum(t.nbytes for t in tensors_in(args, kwargs) if not is_sparse(t)) <= _ASKED_OF_THE_HOST:
                 call = f"{facts.name} on {device.name} with ({shapes})"
                 raise_what_the_host_raises(facts.op, args, kwargs, note=f"raised for {call}; {detail}")
             raise FallbackError(

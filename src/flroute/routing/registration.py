@@ -52,6 +52,9 @@ _COMPOSITES = (
     "CompositeImplicitAutograd",
 )
 
+_SPARSE = {"SparsePrivateUse1": "SparseCPU", "SparseCsrPrivateUse1": "SparseCsrCPU"}
+"""Where calls on sparse tensors arrive, by the key of the host's own."""
+
 _libraries: list[torch.library.Library] = []
 
 
@@ -68,6 +71,10 @@ def register(route: Route) -> None:
     for name in composites.PARTS:
         named.impl(name.removeprefix("aten::"), _routed(route, find_op(name)), _KEY)
     named.impl("scaled_dot_product_attention", attention.attention, f"Autograd{_KEY}")
+    for key, host_key in _SPARSE.items():
+        anything.fallback(lambda op, *args, **kwargs: route(op, args, kwargs), key)
+        for name in _ops_taken_whole(host_key):
+            named.impl(name.removeprefix("aten::"), _routed(route, find_op(name)), key)
     anything.fallback(_refuse_quantized, f"Quantized{_KEY}")
     for key in (
         "Conjugate",
@@ -87,7 +94,7 @@ def _routed(route: Route, op: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: route(op, args, kwargs)
 
 
-def _ops_taken_whole() -> list[str]:
+def _ops_taken_whole(host_key: str = "CPU") -> list[str]:
     """Ops with a host kernel for which PrivateUse1 would get PyTorch's composite.
 
     Never ``detach`` or ``alias``, which have no host kernel: ``nn.Parameter(t)`` and ``as_subclass`` call them in C++ and give the
@@ -100,7 +107,7 @@ def _ops_taken_whole() -> list[str]:
         name
         for name in all_op_names()
         if name.startswith("aten::")
-        and has_kernel(name, "CPU")
+        and has_kernel(name, host_key)
         and any(has_kernel(name, key) for key in _COMPOSITES)
     ]
 
