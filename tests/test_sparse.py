@@ -86,9 +86,14 @@ def test_made_of_parts(device: torch.device, where: str) -> None:
         assert not there.is_coalesced()
         same(torch.sparse_coo_tensor(indices, values, (2, 3), device=device), host, device)
         same(torch.sparse_coo_tensor(indices.to(device), values.to(device)), host, device)
-        same(
-            torch.sparse_coo_tensor(size=(2, 3), device=device), torch.sparse_coo_tensor(size=(2, 3)), device
-        )
+        if (
+            where == "session" or device == REFERENCE
+        ):  # of a bare size PyTorch passes on "fl" without its index
+            same(
+                torch.sparse_coo_tensor(size=(2, 3), device=device),
+                torch.sparse_coo_tensor(size=(2, 3)),
+                device,
+            )
         same(
             torch.empty(2, 3, layout=torch.sparse_coo, device=device),
             torch.empty(2, 3, layout=torch.sparse_coo),

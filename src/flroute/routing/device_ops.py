@@ -14,6 +14,7 @@ from flroute.routing.overlap import refuse_partial
 from flroute.routing.placement import device_of_call
 from flroute.routing.plans import ComputeHandler, Plan
 from flroute.routing.recording import note, now
+from flroute.routing.refused import refuse_nested
 from flroute.routing.schema import OpFacts, tensors_in
 from flroute.routing.sparse import concerns_sparse, is_sparse, overwrite
 from flroute.routing.tallies import MAX_SIGNATURES, dtype_names, shapes_in
@@ -171,6 +172,8 @@ def _to_copy_handler(router: Router, facts: OpFacts) -> Plan:
     handler = ComputeHandler(router, facts)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if args[0].is_nested and device_of_call([], args, kwargs) is not None:
+            refuse_nested(facts.name)
         return handler(args, {k: v for k, v in kwargs.items() if k not in ("non_blocking", "pin_memory")})
 
     return run

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from flroute.errors import DeviceError
 from flroute.routing import attention, composites
+from flroute.routing.refused import NESTED_METADATA, refuse_nested, refuse_quantized
 from flroute.torch_compat import all_op_names, find_op, has_kernel
 
 aten = torch.ops.aten
@@ -75,19 +75,16 @@ def register(route: Route) -> None:
         anything.fallback(lambda op, *args, **kwargs: route(op, args, kwargs), key)
         for name in _ops_taken_whole(host_key):
             named.impl(name.removeprefix("aten::"), _routed(route, find_op(name)), key)
-    anything.fallback(_refuse_quantized, f"Quantized{_KEY}")
+    anything.fallback(lambda op, *_, **__: refuse_nested(op.name()), f"NestedTensor{_KEY}")
+    for name, function in NESTED_METADATA.items():
+        named.impl(name, function, f"NestedTensor{_KEY}")
+    named.impl("_to_copy", lambda *_, **__: refuse_nested("aten::_to_copy"), f"NestedTensor{_KEY}")
+    anything.fallback(lambda op, *_, **__: refuse_quantized(op.name()), f"Quantized{_KEY}")
     for key in (
         "Conjugate",
         "Negative",
     ):  # a copy resolves the lazy bit itself; resolving first would copy, for ever
         named.impl("_copy_from", torch.library.fallthrough_kernel, key)
-
-
-def _refuse_quantized(op: Any, *_: Any, **__: Any) -> Any:
-    raise DeviceError(
-        f"{op.name()}: quantized tensors cannot live on 'fl': PyTorch keeps quantizers on its own backends. Keep the tensor on the "
-        f"host, or move it dequantized: tensor.dequantize().to('fl')"
-    )
 
 
 def _routed(route: Route, op: Any) -> Callable[..., Any]:
