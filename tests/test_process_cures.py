@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import flroute
-from flroute.device.process_cures import CURES
+from flroute.activation import CURES
 
 DEVICE, SECOND = torch.device("fl:0"), torch.device("fl:1")
 

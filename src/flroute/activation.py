@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any
 
@@ -12,7 +13,7 @@ from flroute.distributed import backend as collectives
 from flroute.errors import CompatibilityError, SettingsError
 from flroute.routing import registration
 from flroute.settings import load_settings
-from flroute.torch_compat import register_device, skip_in_dynamo
+from flroute.torch_compat import DeviceWork, join_profiler, register_device, skip_in_dynamo
 
 _lock = threading.RLock()
 _active = False
@@ -45,12 +46,29 @@ def activate() -> None:
         guard.install()
         parameters.install()
         serialization.install()
-        for cure in process_cures.CURES:
+        for cure in CURES:
             cure.install()
         _active = True
 
 
 table.set_activation(activate)
+
+
+def _start_work(profile: Any) -> DeviceWork:
+    from flroute.torch_profiler import Work  # sessions, which it asks, come after the device
+
+    return Work(profile)
+
+
+CURES: tuple[process_cures.Cure, ...] = (
+    *process_cures.CURES,
+    process_cures.Cure(
+        "torch.profiler",
+        "its tables and traces would have the host's part of each call only",
+        functools.cache(functools.partial(join_profiler, table.DEVICE_TYPE, _start_work)),
+    ),
+)
+"""All that registering the device changes in the process."""
 
 
 def _route(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

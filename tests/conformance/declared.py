@@ -14,10 +14,6 @@ DECLARED: dict[tuple[str, ...], str] = {
     ): "out= stays unwritten under any TorchDispatchMode, on the host too: "
     "PyTorch's implementation takes another way while a mode is active and forgets out=",
     ("linalg.matrix_rank.hermitian", "*", "session"): "as linalg.matrix_rank",
-    ("to_sparse",): "the result is sparse; fl tensors are strided",
-    ("sparse.mm.reduce",): "takes a sparse matrix; fl tensors are strided",
-    ("sparse.sampled_addmm",): "takes a sparse matrix; fl tensors are strided",
-    ("SparseAdam",): "optimizes with sparse gradients; fl tensors are strided",
 }
 """(op), (op, dtype) or (op, dtype, mode), "*" for any -> reason. An op is named as in the test's id."""
 
@@ -28,8 +24,8 @@ def reason(op: str, dtype: str, mode: str) -> str | None:
     Example:
         >>> reason("add", "float32", "session") is None
         True
-        >>> reason("to_sparse", "float32", "session")
-        'the result is sparse; fl tensors are strided'
+        >>> reason("linalg.matrix_rank.hermitian", "float32", "session")
+        'as linalg.matrix_rank'
     """
     for key, why in DECLARED.items():
         if all(pattern in ("*", word) for pattern, word in zip(key, (op, dtype, mode), strict=False)):

@@ -74,8 +74,8 @@ def autoload() -> Iterator[Check]:
 
 def cures() -> Iterator[Check]:
     """What registering the device changed in this process."""
-    from flroute.activation import is_active
-    from flroute.device import guard, process_cures
+    from flroute.activation import CURES, is_active
+    from flroute.device import guard
 
     if not is_active():
         yield Check("cures", State.GREEN, "none yet; they come with the device")
@@ -91,5 +91,5 @@ def cures() -> Iterator[Check]:
         "cure", State.GREEN, "module.to('fl') keeps Parameters: else tied weights and optimizers would break"
     )
     yield Check("cure", State.GREEN, "torch.load(map_location='fl'): else it would end the process")
-    for cure in process_cures.CURES:
+    for cure in CURES:
         yield Check("cure", State.GREEN, f"{cure.name}: else {cure.why}")

@@ -122,22 +122,22 @@ class Counts:
         dtypes: of the call's tensors.
     """
 
-    __slots__ = ("_by_module", "_choice", "_dtypes", "_log", "_tallies")
+    __slots__ = ("_by_module", "_log", "_tallies", "choice", "dtypes")
 
     def __init__(self, log: DecisionLog, choice: Choice, dtypes: tuple[str, ...]) -> None:
-        self._log, self._choice, self._dtypes = log, choice, dtypes
+        self._log, self.choice, self.dtypes = log, choice, dtypes
         self._by_module = log.by_module
         self._tallies: dict[Shapes, Tally] = {}
 
     def __call__(self, shapes: Shapes) -> Tally:
         """The tally of a call; to be asked once the call has succeeded: what never served is never announced."""
         if self._by_module:
-            return self._log.tally(self._choice, self._dtypes, shapes)
+            return self._log.tally(self.choice, self.dtypes, shapes)
         found = self._tallies.get(shapes)
         if found is None:
             if len(self._tallies) >= 2 * MAX_SIGNATURES:
                 self._tallies.clear()
-            found = self._tallies[shapes] = self._log.tally(self._choice, self._dtypes, shapes)
+            found = self._tallies[shapes] = self._log.tally(self.choice, self.dtypes, shapes)
         return found
 
 

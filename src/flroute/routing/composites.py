@@ -8,7 +8,7 @@ from typing import Any
 
 from flroute.errors import FlrouteError
 from flroute.registry import load
-from flroute.routing import attention, encoder, rms_norm, rnn_cells
+from flroute.routing import attention, encoder, refused, rms_norm, rnn_cells
 from flroute.routing.expected import check_before_writing
 from flroute.routing.schema import OpFacts
 from flroute.torch_compat import run_composite, run_decomposition
@@ -16,6 +16,7 @@ from flroute.torch_compat import run_composite, run_decomposition
 PARTS: dict[str, Callable[..., Any]] = {
     **attention.PARTS,
     **encoder.PARTS,
+    **refused.PARTS,
     **rms_norm.PARTS,
     **rnn_cells.PARTS,
 }

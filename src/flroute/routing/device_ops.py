@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,10 @@ from flroute.routing.accounting import Counts
 from flroute.routing.overlap import refuse_partial
 from flroute.routing.placement import device_of_call
 from flroute.routing.plans import ComputeHandler, Plan
+from flroute.routing.recording import note, now
+from flroute.routing.refused import refuse_nested
 from flroute.routing.schema import OpFacts, tensors_in
+from flroute.routing.sparse import concerns_sparse, is_sparse, overwrite
 from flroute.routing.tallies import MAX_SIGNATURES, dtype_names, shapes_in
 from flroute.routing.views import view_call
 from flroute.vocabulary import Reason, Route
@@ -27,7 +29,7 @@ aten = torch.ops.aten
 
 def view_handler(router: Router, facts: OpFacts) -> Plan:
     """A call of a metadata op, counted by the tensor's signature; host tensors, of whatever layout, stay with PyTorch."""
-    op, on_device = facts.op, view_call(facts.op)
+    op, on_device, on_sparse = facts.op, view_call(facts.op), ComputeHandler(router, facts)
     ticks: dict[tuple[Any, ...], tuple[Callable[..., Any], Callable[[], int]]] = {}
 
     def first(tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -35,7 +37,12 @@ def view_handler(router: Router, facts: OpFacts) -> Plan:
         device, dtype = tensor.device, tensor.dtype
         shapes = shapes_in((tensor,), {})  # before the call: some ops change it
         call = on_device if device.type == DEVICE_TYPE else op
-        result = call(*args, **kwargs)
+        try:
+            result = call(*args, **kwargs)
+        except RuntimeError:  # sparse tensors have neither strides nor storage
+            if call is op or not is_sparse(tensor):
+                raise
+            return on_sparse(args, kwargs)
         tally = router.counts(facts, Route.VIEW, str(device), Reason.METADATA, dtype_names([tensor]))(shapes)
         tally.tick()
         if not router.settings.modules and not tensor.is_nested:
@@ -53,7 +60,12 @@ def view_handler(router: Router, facts: OpFacts) -> Plan:
         if known is None:
             return first(tensor, args, kwargs)
         call, tick = known
-        result = call(*args, **kwargs)
+        try:
+            result = call(*args, **kwargs)
+        except RuntimeError:  # likewise: they may have dtype and sizes of a strided one
+            if call is op or not is_sparse(tensor):
+                raise
+            return on_sparse(args, kwargs)
         tick()
         return result
 
@@ -66,8 +78,11 @@ def _own(function: Callable[..., Any]) -> Callable[[Router, OpFacts], Plan]:
 
     def make(router: Router, facts: OpFacts) -> Plan:
         plans: dict[tuple[Any, ...], Plan] = {}
+        on_sparse = ComputeHandler(router, facts)
 
         def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if concerns_sparse(args, kwargs):
+                return on_sparse(args, kwargs)
             tensors = tensors_in(args, kwargs)
             device = device_of_call(tensors, args, kwargs)
             if device is None:
@@ -78,7 +93,8 @@ def _own(function: Callable[..., Any]) -> Callable[[Router, OpFacts], Plan]:
                 counts = router.counts(
                     facts, Route.NATIVE, device.name, Reason.MATCHED, dtype_names(tensors), kernel=kernel
                 )
-                plan = plans[key] = router.counted(counts, lambda args, kwargs: function(*args, **kwargs))
+                work = router.recorded(counts, lambda args, kwargs: function(*args, **kwargs))
+                plan = plans[key] = router.counted(counts, work)
             return plan(args, kwargs)
 
         return run
@@ -111,12 +127,16 @@ def _copy_handler(router: Router, facts: OpFacts) -> Plan:
                 facts, Route.COPY, where, Reason.TRANSFER, dtypes, kernel="fl/device:copy"
             )
         moved = transfers.Moved()
-        start = time.perf_counter()
+        start = now()
         transfers.move(source, target, moved)
-        seconds = time.perf_counter() - start
-        tally = counts(shapes_in((source, target), {}))
+        end = now()
+        shapes = shapes_in((source, target), {})
+        tally = counts(shapes)
         if router.settings.timing:
-            tally.seconds = (tally.seconds or 0.0) + seconds
+            tally.seconds = (tally.seconds or 0.0) + (end - start) / 1e9
+        if router.recordings:
+            nbytes = max(moved.to_host, moved.to_device) or target.numel() * target.dtype.itemsize
+            note(router.recordings, counts.choice, counts.dtypes, shapes, start, end, nbytes)
         tally.tick()
         tally.bytes_to_host += moved.to_host
         tally.bytes_to_device += moved.to_device
@@ -131,15 +151,16 @@ def _copy_inplace_handler(router: Router, facts: OpFacts) -> Plan:
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         target, source = args[0], args[1]
+        if DEVICE_TYPE not in (source.device.type, target.device.type):
+            return facts.op(*args, **kwargs)
+        if is_sparse(target) and target.layout is source.layout:
+            return overwrite(target, source)
         if source.device == target.device:
-            if target.device.type == DEVICE_TYPE:
-                refuse_partial(target, source)
-            if target.device.type == DEVICE_TYPE and transfers.is_plain_copy(source, target):
+            refuse_partial(target, source)
+            if transfers.is_plain_copy(source, target):
                 router(aten._copy_from.default, (source, target), {})
                 return target
             return on_one_device(args, kwargs)
-        if DEVICE_TYPE not in (source.device.type, target.device.type):
-            return facts.op(*args, **kwargs)
         router(aten._copy_from.default, (source, target), {})
         return target
 
@@ -151,6 +172,8 @@ def _to_copy_handler(router: Router, facts: OpFacts) -> Plan:
     handler = ComputeHandler(router, facts)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if args[0].is_nested and device_of_call([], args, kwargs) is not None:
+            refuse_nested(facts.name)
         return handler(args, {k: v for k, v in kwargs.items() if k not in ("non_blocking", "pin_memory")})
 
     return run
@@ -164,7 +187,9 @@ def _scalar_handler(router: Router, facts: OpFacts) -> Plan:
         tensor = args[0]
         if tensor.device.type != DEVICE_TYPE:
             return facts.op(*args, **kwargs)
+        start = now() if router.recordings else 0
         value = transfers.read_scalar(tensor)
+        end = now() if router.recordings else 0
         key = tensor.device, tensor.dtype
         counts = counts_of.get(key)
         if counts is None:
@@ -172,9 +197,12 @@ def _scalar_handler(router: Router, facts: OpFacts) -> Plan:
             counts = counts_of[key] = router.counts(
                 facts, Route.COPY, where, Reason.TRANSFER, dtypes, kernel="fl/device:read_scalar"
             )
-        tally = counts(shapes_in((tensor,), {}))
+        shapes = shapes_in((tensor,), {})
+        tally = counts(shapes)
         tally.tick()
         tally.bytes_to_host += tensor.dtype.itemsize
+        if router.recordings:
+            note(router.recordings, counts.choice, counts.dtypes, shapes, start, end, tensor.dtype.itemsize)
         return value
 
     return run

@@ -125,32 +125,33 @@ def _on_meta(
         return op(*inputs, **named)
 
 
+def host_copy(value: Any) -> Any:
+    """A call's argument for a call on the host: tensors and generators copied, devices the host."""
+    if isinstance(value, torch.Tensor) and value.is_conj():
+        return host_copy(value.conj()).conj()
+    if isinstance(value, torch.Tensor) and not value.numel():  # copying one may itself ask what to expect
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    if isinstance(value, torch.Generator):
+        return value.clone_state()
+    if isinstance(value, list | tuple):
+        return type(value)(host_copy(item) for item in value)
+    return value
+
+
 def host_results(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expected:
     """What the host's own kernel returns for copies of the arguments: slow, and the last word. Random streams stay where they are.
 
     Raises:
         Exception: the host's own, if it refuses the call.
     """
-
-    def copied(value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.is_conj():
-            return copied(value.conj()).conj()
-        if isinstance(value, torch.Tensor) and not value.numel():  # copying one may itself ask what to expect
-            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
-        if isinstance(value, torch.Tensor):
-            return value.detach().to("cpu", copy=True)
-        if isinstance(value, torch.device):
-            return torch.device("cpu")
-        if isinstance(value, torch.Generator):
-            return value.clone_state()
-        if isinstance(value, list | tuple):
-            return type(value)(copied(item) for item in value)
-        return value
-
     inputs = with_numbers_as_tensors(facts_of(op), args)
     with torch.no_grad(), torch.random.fork_rng(devices=()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = op(*map(copied, inputs), **{name: copied(value) for name, value in kwargs.items()})
+        result = op(*map(host_copy, inputs), **{name: host_copy(value) for name, value in kwargs.items()})
     results = list(result) if isinstance(result, tuple | list) else [result]
     return [r.to(_META) if isinstance(r, torch.Tensor) else None for r in results]
 

@@ -25,6 +25,7 @@ from flroute.errors import DeviceError, FlrouteError
 from flroute.routing import transfers
 from flroute.routing.expected import expected_results
 from flroute.routing.schema import OpFacts, tensors_in, with_numbers_as_tensors, written_tensors
+from flroute.routing.sparse import is_sparse, overwrite, parts_of, with_parts
 from flroute.torch_compat import find_op, host_storage_at, storage_key, without_host_autocast
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -71,10 +72,13 @@ class HostCall:
         """Lower the arguments, call the op, bring the results back."""
         tensors = tensors_in(args, kwargs)
         for tensor in tensors:
-            self._note_span(tensor)
+            for part in parts_of(tensor) if tensor.device.type == DEVICE_TYPE else ():
+                self._note_span(part)
         self._offer_resizable_outputs(args, kwargs)
         host_args = tuple(self._lower(a) for a in with_numbers_as_tensors(self._facts, args))
         host_kwargs = {name: self._lower(value) for name, value in kwargs.items()}
+        if any(map(is_sparse, tensors)):
+            self._say_what_wants_gradients(tensors)
         with without_host_autocast():
             result = self._facts.op(*host_args, **host_kwargs)
         self._write_back(args, kwargs)
@@ -82,10 +86,14 @@ class HostCall:
 
     # -- to the host
 
+    def _say_what_wants_gradients(self, tensors: list[torch.Tensor]) -> None:
+        """The host's ``_sparse_mm_reduce_impl`` keeps what its backward reads only if an argument wants a gradient."""
+        for tensor in tensors:
+            if tensor.requires_grad and (known := self._lowered.get(id(tensor))) is not None:
+                known[1].requires_grad_()
+
     def _note_span(self, tensor: torch.Tensor) -> None:
         """Widen what the call can reach of the tensor's storage, in bytes."""
-        if tensor.layout != torch.strided or tensor.device.type != DEVICE_TYPE:
-            return
         itemsize = tensor.dtype.itemsize
         low = int(tensor.storage_offset()) * itemsize
         high = low + span_of(tensor.shape, tensor.stride()) * itemsize
@@ -101,7 +109,7 @@ class HostCall:
         ):
             return
         expected = None
-        if any(out.numel() for out in outs):
+        if any(out.numel() for out in outs) and not any(map(is_sparse, tensors_in(args, kwargs))):
             expected = expected_results(self._facts.op, args, kwargs)
         for i, out in enumerate(outs):
             want = None if expected is None else expected[i]
@@ -123,6 +131,10 @@ class HostCall:
         known = self._lowered.get(id(tensor))
         if known is not None:
             return known[1]
+        if is_sparse(tensor):
+            host = with_parts(tensor, [self._lower_tensor(part) for part in parts_of(tensor)])
+            self._remember(tensor, host)
+            return host
         storage = tensor.untyped_storage()
         if not storage.data_ptr() and tensor.numel():  # an "efficient zero" gradient owns no memory
             host = torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
@@ -167,11 +179,11 @@ class HostCall:
             self.bytes_to_device += moved.to_device
         resized = {id(tensor) for tensor, _ in self._resizable}
         for tensor in written_tensors(self._facts, args, kwargs):
-            stand_in = (
-                self._storages.get(storage_key(tensor.untyped_storage()))
-                if tensor.layout == torch.strided
-                else None
-            )
+            if is_sparse(tensor):
+                if tensor.device.type == DEVICE_TYPE:
+                    overwrite(tensor, self._copied_sparse(self._lowered[id(tensor)][1]))
+                continue
+            stand_in = self._storages.get(storage_key(tensor.untyped_storage()))
             if stand_in is None or stand_in.keep is None or id(tensor) in resized:
                 continue
             host = self._lowered[id(tensor)][1]
@@ -192,11 +204,8 @@ class HostCall:
         known = self._lowered.get(id(host))
         if known is not None:
             return known[1]
-        if host.layout != torch.strided:
-            raise DeviceError(
-                f"{self._facts.name} on {self._device.name} returns a tensor of layout {host.layout}, which lives on the "
-                f"host only: call it on tensor.cpu()"
-            )
+        if is_sparse(host):
+            return self._lifted_sparse(host)
         if host.numel() and not host.data_ptr():  # an "efficient zero" owns no memory
             return self._adopt(torch.zeros(host.shape, dtype=host.dtype, device="cpu"))
         address = host.untyped_storage().data_ptr()
@@ -205,6 +214,18 @@ class HostCall:
             start = self._storages[storage_key(argument.untyped_storage())].start
             return view_of_storage(argument, host, int(host.storage_offset()) + start // host.dtype.itemsize)
         return self._adopt(host)
+
+    def _lifted_sparse(self, host: torch.Tensor) -> torch.Tensor:
+        if host.layout is torch._mkldnn:  # type: ignore[attr-defined]
+            raise DeviceError(
+                f"{self._facts.name} on {self._device.name} returns a tensor of layout {host.layout}, which lives on the "
+                f"host only: call it on tensor.cpu()"
+            )
+        return with_parts(host, [self._lift_tensor(part) for part in parts_of(host)])
+
+    def _copied_sparse(self, host: torch.Tensor) -> torch.Tensor:
+        """Likewise, in memory of its own: what was written on the host may share it with stand-ins."""
+        return with_parts(host, [self._adopt(part.clone()) for part in parts_of(host)])
 
     def _adopt(self, host: torch.Tensor) -> torch.Tensor:
         if self._alias and self._device.memory.host_visible:

@@ -139,7 +139,11 @@ def _one_tensor(entries: dict[Any, Entry], general: Plan, any_form: Plan) -> Pla
             entry = entries.get((index, a.dtype, a.shape))
         else:
             entry = entries.get((index, a.dtype, a.shape, *_constants(args[1:])))
-        if entry is None or not a.is_contiguous():
+        try:
+            plainly_laid_out = entry is not None and a.is_contiguous()
+        except RuntimeError:  # sparse on the device
+            return general(args, kwargs)
+        if not plainly_laid_out:
             return any_form(args, kwargs)
         address = a.data_ptr()
         function, tick, device, explain, when, _, layouts = entry
@@ -172,7 +176,11 @@ def _two_tensors(entries: dict[Any, Entry], general: Plan, any_form: Plan) -> Pl
         index = a.get_device()
         if index < 0 or b.get_device() != index:  # likewise
             return general(args, kwargs)
-        if not (a.is_contiguous() and b.is_contiguous()):
+        try:
+            plainly_laid_out = a.is_contiguous() and b.is_contiguous()
+        except RuntimeError:  # sparse on the device
+            return general(args, kwargs)
+        if not plainly_laid_out:
             return any_form(args, kwargs)
         if len(args) == 2:
             entry = entries.get((index, a.dtype, a.shape, b.dtype, b.shape))
@@ -209,12 +217,15 @@ def _any_form(
     in_place, may_see_neg = facts.writes_self, facts.may_see_neg
 
     def handler(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        key = _key(args, kwargs)
-        entry = entries.get(key) or with_bfloat16.get(key)
+        try:
+            key = _key(args, kwargs)
+            entry = entries.get(key) or with_bfloat16.get(key)
+            arrays = None if entry is None else _arrays(args, entry.layouts)
+        except RuntimeError:  # sparse on the device
+            return general(args, kwargs)
         if entry is None:
             return general(args, kwargs)
-        function, tick, device, explain, when, finish, layouts = entry
-        arrays = _arrays(args, layouts)
+        function, tick, device, explain, when, finish, _ = entry
         if arrays is None or (in_place and _overlap(args, arrays)):
             return general(args, kwargs)
         if may_see_neg and any(tensor.is_neg() for tensor in tensors_in(args, kwargs)):

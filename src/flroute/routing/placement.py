@@ -13,20 +13,22 @@ from flroute.routing.schema import OpFacts, bind, tensors_in
 
 
 def signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Dtypes and devices of the tensor arguments: what a plan depends on."""
+    """Dtypes, devices and layouts of the tensor arguments: what a plan depends on."""
     key: list[Any] = []
     for value in args:
         if isinstance(value, torch.Tensor):
             key.append(value.dtype)
             key.append(value.device)
+            if value.layout is not torch.strided:
+                key.append(value.layout)
         elif isinstance(value, list | tuple):
-            key.extend((t.dtype, t.device) for t in value if isinstance(t, torch.Tensor))
+            key.extend((t.dtype, t.device, t.layout) for t in value if isinstance(t, torch.Tensor))
     for name, value in kwargs.items():
         if isinstance(value, torch.Tensor):
-            key.append((name, value.dtype, value.device))
+            key.append((name, value.dtype, value.device, value.layout))
         elif isinstance(value, list | tuple):
-            key.extend((name, t.dtype, t.device) for t in value if isinstance(t, torch.Tensor))
-        elif isinstance(value, torch.device):
+            key.extend((name, t.dtype, t.device, t.layout) for t in value if isinstance(t, torch.Tensor))
+        elif isinstance(value, torch.device | torch.layout):
             key.append(value)
     return tuple(key)
 

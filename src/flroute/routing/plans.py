@@ -25,13 +25,17 @@ from flroute.routing.candidates import candidates_in_order, in_words, refusal
 from flroute.routing.composites import split_of
 from flroute.routing.expected import expected_results, raise_what_the_host_raises
 from flroute.routing.fallback import HostCall, InKernel
+from flroute.routing.host_times import HostTimes, beside_host
 from flroute.routing.hot_path import HotPath
 from flroute.routing.hot_results import finish_for
 from flroute.routing.native import Invocation
 from flroute.routing.placement import check_same_device, device_of_call, signature
 from flroute.routing.predicates import Predicate, ask
 from flroute.routing.preference import Step, rule_for, rules_about
+from flroute.routing.recording import note, now, recorded_kernel
 from flroute.routing.schema import OpFacts, facts_of, tensors_in
+from flroute.routing.sparse import METADATA as SPARSE_METADATA
+from flroute.routing.sparse import concerns_sparse, is_computed_whole, is_sparse, metadata_plan
 from flroute.routing.tallies import dtype_names, shapes_in, timed
 from flroute.torch_compat import find_op, outside_dispatch_modes, resolving_lazy_bits
 from flroute.vocabulary import FallbackPolicy, Reason, Rejection, Route
@@ -83,6 +87,8 @@ class ComputeHandler:
         if device is None:
             return self._host_plan(dtype_names(tensors))
         check_same_device(self.facts, device, args, kwargs)
+        if concerns_sparse(args, kwargs):
+            return self._sparse_plan(device, args, kwargs)
         inputs = tensors_in(args, {n: v for n, v in kwargs.items() if n not in self.facts.out_names})
         dtypes = frozenset(t.dtype for t in inputs)
         seen = dtype_names(tensors)
@@ -92,6 +98,15 @@ class ComputeHandler:
         if any(t.device.type != DEVICE_TYPE for t in tensors):
             plan = _checking_devices(plan, self.facts, device)
         return plan
+
+    def _sparse_plan(self, device: Device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+        """No vendor kernel takes sparse tensors: metadata, or PyTorch's own split, or the host."""
+        facts, seen = self.facts, dtype_names(tensors_in(args, kwargs))
+        if facts.name in SPARSE_METADATA:
+            counts = self.router.counts(facts, Route.VIEW, device.name, Reason.METADATA, seen)
+            return self.router.counted(counts, metadata_plan(facts, device))
+        builder = PlanBuilder(self.router, facts, device, seen, frozenset(), None, None)
+        return builder.build_sparse(whole=is_computed_whole(facts, args, kwargs))
 
     def _host_plan(self, seen: tuple[str, ...]) -> Plan:
         op = self.facts.op
@@ -140,6 +155,19 @@ class PlanBuilder:
             candidates_in_order(self.router.settings, self.facts, self.device, self.dtypes, self.rule), ()
         )
 
+    def build_sparse(self, *, whole: bool) -> Plan:
+        """The plan of a call with sparse tensors.
+
+        Args:
+            whole: whether the host has a kernel for it, which comes before PyTorch's split.
+        """
+        split = None if whole else split_of(self.facts, self.device.vendor)
+        if split is not None:
+            return self.router.counted(self._counts(Route.DECOMPOSED, Reason.COMPOSITE), split)
+        return self._fallback(
+            Reason.LAYOUT, (), "vendor kernels take strided tensors; the host computes with sparse ones"
+        )
+
     def _counts(self, route: Route, reason: Reason, **more: Any) -> Counts:
         return self.router.counts(self.facts, route, self.device.name, reason, self.seen, **more)
 
@@ -153,13 +181,16 @@ class PlanBuilder:
         (kernel, name), rest = steps[0], steps[1:]  # type: ignore[misc]
         if self.router.settings.debug:
             kernel = replace(kernel, function=refusing_kept(kernel.function, name))
+        route = Route.COPY if self.facts.name == "aten::copy_" else Route.NATIVE
+        counts = self._counts(route, Reason.MATCHED, kernel=name, rejected=rejected)
+        if self.router.recordings:
+            function = recorded_kernel(kernel.function, counts.choice, self.seen, self.router.recordings)
+            kernel = replace(kernel, function=function)
         if self.device.vendor_index:
             kernel = replace(kernel, function=for_device(self.device.vendor_index, kernel.function))
         invocation = Invocation(self.facts, kernel, name, self.device, self.router.store, self.account_host_work(name),
                                 debug=self.router.settings.debug, watch=self.router.settings.watch_kernels)  # fmt: skip
-        route = Route.COPY if self.facts.name == "aten::copy_" else Route.NATIVE
-        counts = self._counts(route, Reason.MATCHED, kernel=name, rejected=rejected)
-        plan = self.router.counted(counts, invocation.adapter())
+        plan = self._beside_host(self.router.counted(counts, invocation.adapter()))
         if self._may_be_hot(rejected):
             timing = self.router.settings.timing
             plan = _warming(plan, self.hot, invocation, counts, refused, timing=timing)  # type: ignore[arg-type]
@@ -220,8 +251,10 @@ class PlanBuilder:
                     f"is fallback='error'; it was not computed. Compute it in the kernel, or use fallback='warn' or 'allow'."
                 )
             shapes = shapes_in((tensors,), {})
+            start = now()
             with outside_dispatch_modes() if self.router.settings.watch_kernels else nullcontext():
                 result = work()  # declared, or seen once already
+            end = now()
             what = (op, dtype_names(tensors))
             counts = counts_of.get(what)
             if counts is None:
@@ -229,6 +262,9 @@ class PlanBuilder:
                     facts, Route.FALLBACK, self.device.name, Reason.IN_KERNEL, what[1], kernel=kernel, detail=detail
                 )  # fmt: skip
             counts(shapes).tick()
+            if self.router.recordings:
+                nbytes = sum(tensor.nbytes for tensor in tensors)
+                note(self.router.recordings, counts.choice, what[1], shapes, start, end, nbytes)
             return result
 
         return account
@@ -242,8 +278,8 @@ class PlanBuilder:
             )
         return self._fallback(reason, rejected)
 
-    def _fallback(self, reason: Reason, rejected: tuple[Rejection, ...]) -> Plan:
-        detail = self._explain(rejected)
+    def _fallback(self, reason: Reason, rejected: tuple[Rejection, ...], detail: str = "") -> Plan:
+        detail = detail or self._explain(rejected)
         if self.router.settings.fallback is FallbackPolicy.ERROR:
             return self._refuse(reason, detail)
         counts = self._counts(Route.FALLBACK, reason, detail=detail, rejected=rejected)
@@ -257,7 +293,12 @@ class PlanBuilder:
             tally.bytes_to_device += call.bytes_to_device
             return result
 
-        return self.router.counted(counts, run)
+        return self._beside_host(self.router.counted(counts, self.router.recorded(counts, run)))
+
+    def _beside_host(self, plan: Plan) -> Plan:
+        """``plan``, the host being timed for the same calls while somebody asks for that."""
+        asked: list[HostTimes] = [r.host_times for r in self.router.recordings if r.host_times is not None]
+        return beside_host(plan, self.facts, self.seen, tuple(asked))
 
     def _explain(self, rejected: tuple[Rejection, ...]) -> str:
         if not rejected:
@@ -269,7 +310,7 @@ class PlanBuilder:
 
         def refuse(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             shapes = ", ".join(f"{t.dtype} {list(t.shape)}" for t in tensors_in(args, kwargs))
-            if sum(t.nbytes for t in tensors_in(args, kwargs) if not t.is_sparse) <= _ASKED_OF_THE_HOST:
+            if sum(t.nbytes for t in tensors_in(args, kwargs) if not is_sparse(t)) <= _ASKED_OF_THE_HOST:
                 call = f"{facts.name} on {device.name} with ({shapes})"
                 raise_what_the_host_raises(facts.op, args, kwargs, note=f"raised for {call}; {detail}")
             raise FallbackError(

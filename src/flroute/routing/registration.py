@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from flroute.errors import DeviceError
 from flroute.routing import attention, composites
+from flroute.routing.refused import NESTED_METADATA, refuse_nested, refuse_quantized
 from flroute.torch_compat import all_op_names, find_op, has_kernel
 
 aten = torch.ops.aten
@@ -52,6 +52,9 @@ _COMPOSITES = (
     "CompositeImplicitAutograd",
 )
 
+_SPARSE = {"SparsePrivateUse1": "SparseCPU", "SparseCsrPrivateUse1": "SparseCsrCPU"}
+"""Where calls on sparse tensors arrive, by the key of the host's own."""
+
 _libraries: list[torch.library.Library] = []
 
 
@@ -68,7 +71,15 @@ def register(route: Route) -> None:
     for name in composites.PARTS:
         named.impl(name.removeprefix("aten::"), _routed(route, find_op(name)), _KEY)
     named.impl("scaled_dot_product_attention", attention.attention, f"Autograd{_KEY}")
-    anything.fallback(_refuse_quantized, f"Quantized{_KEY}")
+    for key, host_key in _SPARSE.items():
+        anything.fallback(lambda op, *args, **kwargs: route(op, args, kwargs), key)
+        for name in _ops_taken_whole(host_key):
+            named.impl(name.removeprefix("aten::"), _routed(route, find_op(name)), key)
+    anything.fallback(lambda op, *_, **__: refuse_nested(op.name()), f"NestedTensor{_KEY}")
+    for name, function in NESTED_METADATA.items():
+        named.impl(name, function, f"NestedTensor{_KEY}")
+    named.impl("_to_copy", lambda *_, **__: refuse_nested("aten::_to_copy"), f"NestedTensor{_KEY}")
+    anything.fallback(lambda op, *_, **__: refuse_quantized(op.name()), f"Quantized{_KEY}")
     for key in (
         "Conjugate",
         "Negative",
@@ -76,18 +87,11 @@ def register(route: Route) -> None:
         named.impl("_copy_from", torch.library.fallthrough_kernel, key)
 
 
-def _refuse_quantized(op: Any, *_: Any, **__: Any) -> Any:
-    raise DeviceError(
-        f"{op.name()}: quantized tensors cannot live on 'fl': PyTorch keeps quantizers on its own backends. Keep the tensor on the "
-        f"host, or move it dequantized: tensor.dequantize().to('fl')"
-    )
-
-
 def _routed(route: Route, op: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: route(op, args, kwargs)
 
 
-def _ops_taken_whole() -> list[str]:
+def _ops_taken_whole(host_key: str = "CPU") -> list[str]:
     """Ops with a host kernel for which PrivateUse1 would get PyTorch's composite.
 
     Never ``detach`` or ``alias``, which have no host kernel: ``nn.Parameter(t)`` and ``as_subclass`` call them in C++ and give the
@@ -100,7 +104,7 @@ def _ops_taken_whole() -> list[str]:
         name
         for name in all_op_names()
         if name.startswith("aten::")
-        and has_kernel(name, "CPU")
+        and has_kernel(name, host_key)
         and any(has_kernel(name, key) for key in _COMPOSITES)
     ]
 

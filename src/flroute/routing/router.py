@@ -16,6 +16,7 @@ from flroute.routing import transfers
 from flroute.routing.accounting import Counts, DecisionLog
 from flroute.routing.device_ops import DEVICE_OPS, view_handler
 from flroute.routing.plans import ComputeHandler, Plan
+from flroute.routing.recording import Recordings, recorded_plan
 from flroute.routing.schema import OpFacts, facts_of
 from flroute.routing.tallies import Choice, shapes_in
 from flroute.settings import Settings
@@ -29,6 +30,7 @@ class Router:
         self.settings, self.log = settings, log
         self.table: dict[Any, Plan] = {}
         self.mode_table: dict[Any, Plan] = {}
+        self.recordings: Recordings = ()
 
     def __call__(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Serve one call of ``op``."""
@@ -107,6 +109,10 @@ class Router:
             return result
 
         return run_timed
+
+    def recorded(self, counts: Counts, plan: Plan) -> Plan:
+        """``plan``, recorded while somebody records; for work that is not a vendor kernel's, which is recorded by itself."""
+        return recorded_plan(plan, counts.choice, counts.dtypes, self.recordings)
 
     def store(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copy one device tensor into another on the same device: what a kernel computed, to where it belongs."""

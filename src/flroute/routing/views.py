@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from flroute.device.table import device_at
-from flroute.device.tensors import empty_strided, point_at
+from flroute.device.tensors import empty_strided, point_at, refuse_quantized
 from flroute.torch_compat import HOST_KEYS, boxed_redispatch
 
 Geometry = tuple[Any, Any, int]
@@ -26,6 +26,8 @@ def view_call(op: Any) -> Callable[..., Any]:
     if op is torch.ops.aten.set_.default:
         return _set_to_nothing
     redispatch = boxed_redispatch(op)
+    if op is torch.ops.aten.view.dtype:
+        return _view_as_dtype
     geometry = _GEOMETRIES.get(op.name())
     if geometry is None:
         return lambda *args, **kwargs: redispatch(HOST_KEYS, *args, **kwargs)
@@ -37,6 +39,11 @@ def view_call(op: Any) -> Callable[..., Any]:
         return _as_strided(HOST_KEYS, args[0], *found)
 
     return call
+
+
+def _view_as_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    refuse_quantized(dtype)  # the host makes one without a quantizer
+    return boxed_redispatch(torch.ops.aten.view.dtype)(HOST_KEYS, tensor, dtype)  # type: ignore[no-any-return]
 
 
 def _set_to_nothing(tensor: torch.Tensor) -> torch.Tensor:

@@ -91,6 +91,7 @@ from flroute.torch_compat.ops import (
     schema_of,
     without_host_autocast,
 )
+from flroute.torch_compat.profiler import DeviceRow, DeviceWork, join_profiler, sees_device
 from flroute.torch_compat.shape_rules import (
     fake_like,
     fake_refusals,
@@ -122,6 +123,8 @@ __all__ = [
     "TORCH_VERSION",
     "DefaultDevice",
     "DeviceGuardPatch",
+    "DeviceRow",
+    "DeviceWork",
     "DispatchKey",
     "DispatchKeySet",
     "TorchDispatchMode",
@@ -156,6 +159,7 @@ __all__ = [
     "increment_versions",
     "is_file_store",
     "is_overload",
+    "join_profiler",
     "map_tensors",
     "neg_view",
     "next_sequence_number",
@@ -174,6 +178,7 @@ __all__ = [
     "run_decomposition",
     "schema_of",
     "seeding_everything",
+    "sees_device",
     "sequence_number",
     "single_threaded_backward",
     "skip_in_dynamo",
