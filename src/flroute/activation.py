@@ -37,7 +37,7 @@ def activate() -> None:
     with _lock:
         if _active:
             return
-        register_device(table.DEVICE_TYPE, torch_fl)
+        register_device(table.DEVICE_TYPE, torch_fl, torch_fl.SUBMODULES)
         registration.register(_route)
         guard.install()
         parameters.install()

@@ -27,6 +27,10 @@ class DeviceError(FlrouteError):
     """A device that does not exist, or tensors on different devices in one call."""
 
 
+class StreamError(DeviceError, ValueError):
+    """A stream or event of another device, or an event asked for a time it does not have."""
+
+
 class VendorError(FlrouteError):
     """A vendor package broke a rule: plugin, hook, definition, and the rule broken."""
 

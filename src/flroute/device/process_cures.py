@@ -15,11 +15,20 @@ from typing import Any, NoReturn
 import torch
 from torch.multiprocessing import reductions
 
+from flroute.device import dlpack
 from flroute.device.serialization import storage_on_device
 from flroute.device.table import DEVICE_TYPE, to_index
 from flroute.device.tensors import is_on_device
+from flroute.device.torch_fl import accelerator, streams
 from flroute.errors import DeviceError
-from flroute.torch_compat import before_printing, choose_as_on_host, single_threaded_backward, wrap_backward
+from flroute.torch_compat import (
+    answer_for_accelerator,
+    before_printing,
+    choose_as_on_host,
+    replace_streams_and_events,
+    single_threaded_backward,
+    wrap_backward,
+)
 
 
 @dataclass(frozen=True)
@@ -127,6 +136,20 @@ def _print_from_the_host() -> None:
     before_printing(lambda tensor: tensor.to("cpu") if is_on_device(tensor) else tensor)
 
 
+# Streams and torch.accelerator -------------------------------------------------------------------------------------
+
+
+def _make_streams_and_events() -> None:
+    def event(device: Any = None, *, external: bool = False, **kwargs: Any) -> torch.Event:  # noqa: ARG001 -- for graphs
+        return streams.Event(device=device, **kwargs)
+
+    replace_streams_and_events(streams.Stream, event, DEVICE_TYPE)
+
+
+def _answer_for_accelerator() -> None:
+    answer_for_accelerator(accelerator.ANSWERS)
+
+
 # Choices that PyTorch makes by device type ------------------------------------------------------------------------
 
 
@@ -159,6 +182,21 @@ CURES: tuple[Cure, ...] = (
         "tensors printed from a copy on the host",
         'print(tensor) would fall back, and raise where the policy is fallback="error"',
         functools.cache(_print_from_the_host),
+    ),
+    Cure(
+        "torch.Stream and torch.Event by device",
+        'torch.Stream("fl:1") would be the default stream of fl:0, and torch.Event("fl").synchronize() raise',
+        functools.cache(_make_streams_and_events),
+    ),
+    Cure(
+        "DLPack from the device",
+        "torch.from_dlpack(tensor) would raise, and libraries of the host copy what they can see",
+        functools.cache(dlpack.install),
+    ),
+    Cure(
+        "torch.accelerator",
+        "its memory functions and synchronize() would raise, set_device_index() do nothing, empty_host_cache() end the process",
+        functools.cache(_answer_for_accelerator),
     ),
     Cure(
         "automatic options of linear_cross_entropy",

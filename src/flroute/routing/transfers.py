@@ -12,7 +12,7 @@ from flroute.device.dtypes import CARRIERS, DLPACK_CODES
 from flroute.device.storage_memory import can_exchange_memory, exchange_memory
 from flroute.device.table import DEVICE_TYPE, Device, current_index, device_at
 from flroute.device.tensors import empty_strided, host_alias, restrided
-from flroute.errors import DeviceError
+from flroute.errors import DeviceError, StreamError
 from flroute.torch_compat import HOST_KEYS, storage_use_count
 
 
@@ -65,6 +65,22 @@ def empty_with_strides(
     _refuse_layout(layout)
     _check_sizes(size)
     return empty_strided(device_of_factory(device), size, stride, dtype or torch.get_default_dtype())
+
+
+def record_stream(tensor: torch.Tensor, stream: torch.Stream) -> None:
+    """``aten::record_stream``: the block is not handed out again before the work on ``stream`` is done.
+
+    Raises:
+        StreamError: the stream is of another device.
+    """
+    device = device_at(tensor.device.index)
+    if stream.device != tensor.device:
+        raise StreamError(
+            f"record_stream of a tensor on {device.name} was given a stream of {stream.device}: "
+            f"give it one of the tensor's device, torch.fl.Stream({device.name!r})"
+        )
+    storage = tensor.untyped_storage()
+    device.streams.use(device.vendor_index, stream.stream_id, storage.data_ptr(), storage.nbytes())
 
 
 def _check_sizes(size: list[int]) -> None:

@@ -21,7 +21,9 @@ from flroute.torch_compat.autograd import (
     wrap_backward,
 )
 from flroute.torch_compat.device_slot import (
+    PRIVATEUSE1,
     DeviceGuardPatch,
+    counts_offsets,
     device_owner,
     guard_can_be_patched,
     register_device,
@@ -86,6 +88,13 @@ from flroute.torch_compat.storages import (
     storage_key,
     storage_use_count,
 )
+from flroute.torch_compat.streams import (
+    PlainEvent,
+    PlainStream,
+    accelerator_functions,
+    answer_for_accelerator,
+    replace_streams_and_events,
+)
 
 __all__ = [
     "ATTENTION_TAKES_MASK_AND_CAUSAL",
@@ -93,6 +102,7 @@ __all__ = [
     "HOST_KEYS",
     "MODULE_CALL",
     "OLDEST",
+    "PRIVATEUSE1",
     "PRIVATE_NAMES",
     "SUPPORTED",
     "TORCH_VERSION",
@@ -100,13 +110,18 @@ __all__ = [
     "DeviceGuardPatch",
     "DispatchKey",
     "DispatchKeySet",
+    "PlainEvent",
+    "PlainStream",
     "TorchDispatchMode",
+    "accelerator_functions",
     "all_op_names",
+    "answer_for_accelerator",
     "before_printing",
     "boxed_redispatch",
     "carries_more_than_its_impl",
     "check_version",
     "choose_as_on_host",
+    "counts_offsets",
     "current_node",
     "decomposition_of",
     "device_owner",
@@ -135,6 +150,7 @@ __all__ = [
     "plain_alias",
     "register_device",
     "replace_module_apply",
+    "replace_streams_and_events",
     "replaceable_tensors",
     "resolving_lazy_bits",
     "run_composite",

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ def device_owner() -> str:
     return str(torch._C._get_privateuse1_backend_name())
 
 
-def register_device(name: str, module: Any) -> None:
-    """Give PrivateUse1 the name ``name`` with ``module`` as ``torch.<name>``.
+def register_device(name: str, module: Any, submodules: Mapping[str, Any]) -> None:
+    """Give PrivateUse1 the name ``name`` with ``module`` as ``torch.<name>``, and its parts.
 
     Raises:
         CompatibilityError: another package already owns PrivateUse1 in this process.
@@ -37,6 +38,11 @@ def register_device(name: str, module: Any) -> None:
             f"TORCH_DEVICE_BACKEND_AUTOLOAD=0 stops PyTorch from loading device packages by itself."
         )
     _registration._setup_privateuseone_for_python_backend(name, backend_module=module)
+    for (
+        part,
+        submodule,
+    ) in submodules.items():  # else `import torch.fl.memory` would run its file a second time
+        sys.modules[f"torch.{name}.{part}"] = submodule
 
 
 def seeding_everything(code: Any) -> bool:
@@ -44,7 +50,15 @@ def seeding_everything(code: Any) -> bool:
     return code is torch.random._seed_custom_device.__code__
 
 
-_PRIVATEUSE1 = 20  # c10::DeviceType::PrivateUse1
+def counts_offsets(code: Any) -> bool:
+    """Whether ``code`` is where DTensor reads a device's random state, to go on with a state whose offset it has moved."""
+    random = sys.modules.get("torch.distributed.tensor._random")
+    tracker = getattr(random, "OffsetBasedRNGTracker", None)
+    return tracker is not None and code is tracker._get_device_state.__code__
+
+
+PRIVATEUSE1 = 20
+"""c10::DeviceType::PrivateUse1."""
 _REGISTRY_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
 _LIBC10 = Path(torch.__file__).parent / "lib" / "libc10.so"
 _VTABLE_SLOTS = 40
@@ -68,8 +82,8 @@ class DeviceGuardPatch:
 
     def __init__(self, current_device: Callable[[], int]) -> None:
         library = ctypes.CDLL(str(_LIBC10))
-        registry = (ctypes.c_void_p * (_PRIVATEUSE1 + 1)).in_dll(library, _REGISTRY_SYMBOL)
-        guard, host_guard = (_address(registry[i]) for i in (_PRIVATEUSE1, 0))
+        registry = (ctypes.c_void_p * (PRIVATEUSE1 + 1)).in_dll(library, _REGISTRY_SYMBOL)
+        guard, host_guard = (_address(registry[i]) for i in (PRIVATEUSE1, 0))
         self._object = ctypes.c_void_p.from_address(guard)
         header = 2 * ctypes.sizeof(ctypes.c_void_p)  # offset-to-top and type_info precede a vtable
         table = ctypes.c_void_p * (_VTABLE_SLOTS + 2)
@@ -79,7 +93,7 @@ class DeviceGuardPatch:
         for slot in (_SLOT_SET_DEVICE, _SLOT_UNCHECKED_SET_DEVICE, _SLOT_EXCHANGE_STREAM):
             self._table[2 + slot] = host[2 + slot]
         prototype = ctypes.CFUNCTYPE(ctypes.c_uint16, ctypes.c_void_p)  # c10::Device: int8 type, int8 index
-        self._get_device = prototype(lambda _self: _PRIVATEUSE1 | current_device() << 8)
+        self._get_device = prototype(lambda _self: PRIVATEUSE1 | current_device() << 8)
         self._table[2 + _SLOT_GET_DEVICE] = ctypes.cast(self._get_device, ctypes.c_void_p).value
         self._patched = ctypes.addressof(self._table) + header
 
