@@ -64,7 +64,7 @@ class Step:
 def test_state_is_intact_and_a_smaller_step_works(device: str, part: str, session: bool) -> None:
     host, ours = Step("cpu"), Step(device)
     torch.manual_seed(1)
-    small, large = torch.randn(64, WIDTH), torch.randn(8_000, WIDTH)
+    small, large = torch.randn(64, WIDTH), torch.randn(11_000, WIDTH)
 
     def train() -> None:
         ours(small)

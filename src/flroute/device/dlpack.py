@@ -39,6 +39,7 @@ def _export_to_host() -> None:
             return original(self, dl_device=dl_device, copy=copy, **kwargs)
         device = device_at(self.device.index)
         if device.memory.host_visible and not self.is_neg():
+            device.streams.synchronize(device.vendor_index)
             capsule = original(self, **kwargs)
             relabel_for_host(capsule)
             return capsule
