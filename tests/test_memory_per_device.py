@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +30,7 @@ def allocated() -> list[int]:
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> None:
+    gc.collect()  # what tests before have left in cycles would die in the middle of one here
     torch.fl.empty_cache()
 
 
@@ -205,6 +207,17 @@ def test_requests_are_counted() -> None:
         torch.empty(LARGE, device="fl:1")
     stats = torch.fl.memory_stats(1)
     assert (stats["pool.requests"], stats["pool.new_segments"]) == (5, 1)
+
+
+def test_room_made_by_giving_back_what_is_not_used_is_counted() -> None:
+    torch.fl.reset_accumulated_memory_stats(1)
+    torch.fl.set_per_process_memory_fraction(24 * MIB / torch.fl.get_device_properties(1).total_memory, 1)
+    try:
+        for megabytes in (12, 20, 14):
+            torch.empty(megabytes * MIB, dtype=torch.uint8, device="fl:1")
+        assert torch.fl.memory_stats(1)["num_alloc_retries"] == 1
+    finally:
+        torch.fl.set_per_process_memory_fraction(1.0, 1)
 
 
 def test_a_fraction_comes_back() -> None:

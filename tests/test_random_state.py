@@ -141,10 +141,14 @@ def test_a_fork_leaves_the_stream_alone(devices: list[int] | None, seed: str) ->
 def test_a_fork_that_reseeds_and_fails() -> None:
     torch.fl.manual_seed(4, REFERENCE)
     before = torch.fl.get_rng_state(REFERENCE)
-    with pytest.raises(KeyError), torch.random.fork_rng([0], device_type="fl"):
+
+    def fail() -> None:
         torch.manual_seed(1)
         assert torch.fl.get_rng_state(REFERENCE).tolist()[8:] == SHARED
         raise KeyError
+
+    with pytest.raises(KeyError), torch.random.fork_rng([0], device_type="fl"):
+        fail()
     assert torch.equal(torch.fl.get_rng_state(REFERENCE), before)
 
 

@@ -475,9 +475,23 @@ def test_torch_accelerator_agrees() -> None:
     assert acc.max_memory_allocated(1) == torch.fl.memory_allocated(1)
 
 
+def _in_a_side_stream(x: torch.Tensor) -> torch.Tensor:
+    side = torch.Stream(x.device)
+    with side:
+        y = torch.relu(x) * 2
+        done = torch.Event("fl")
+        done.record(side)
+    done.synchronize()
+    y.record_stream(torch.fl.current_stream())
+    return y
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_compiled_code_runs_in_a_stream(backend: str) -> None:
-    torch._dynamo.reset()
-    compiled = torch.compile(lambda x: torch.relu(x) * 2, backend=backend)
-    with torch.fl.stream(torch.fl.Stream()):
-        assert compiled(torch.ones(3, device="fl")).tolist() == [2.0, 2.0, 2.0]
+def test_streams_in_and_around_compiled_code(backend: str) -> None:
+    x = torch.ones(3, device="fl")
+    for function in (lambda x: torch.relu(x) * 2, _in_a_side_stream):
+        torch._dynamo.reset()
+        compiled = torch.compile(function, backend=backend)
+        with torch.fl.stream(torch.fl.Stream()):
+            assert compiled(x).tolist() == [2.0, 2.0, 2.0]
+        assert torch.fl.current_stream() == torch.fl.default_stream()

@@ -72,5 +72,10 @@ def replace_streams_and_events(
             return True
         return torch.device(device).type == device_type
 
-    torch.Stream = make_by_device(PlainStream, stream, means_ours)  # type: ignore[assignment,misc]
-    torch.Event = make_by_device(PlainEvent, event, means_ours)  # type: ignore[assignment,misc]
+    stand_ins = {
+        "Stream": make_by_device(PlainStream, stream, means_ours),
+        "Event": make_by_device(PlainEvent, event, means_ours),
+    }
+    for name, stand_in in stand_ins.items():
+        for module in (torch, torch._C):  # Dynamo makes those of a compiled function by the name in torch._C
+            setattr(module, name, stand_in)
