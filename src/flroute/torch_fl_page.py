@@ -121,7 +121,11 @@ chose itself gives way to it. `alloc_conf` in `flroute.toml` or `[tool.flroute]`
 
 A device draws from the host's stream: one seed gives the same numbers on both, so that runs can be compared. After
 `torch.fl.manual_seed(n)` a device has a state of its own, 16 bytes as cuda's are: the seed and an offset. `torch.manual_seed` sends
-every device back to the host's stream. `torch.random.fork_rng(device_type="fl")` and activation checkpointing keep both.
+every device back to the host's stream, and so does restoring a state that was saved while it drew from it. DTensor, whose
+ranks each draw their part of one stream, gives a device its own: the host's seed.
+
+`torch.random.fork_rng(device_type="fl")` and activation checkpointing keep both. In a checkpoint of your own, save
+`torch.fl.get_rng_state_all()` beside `torch.get_rng_state()`.
 
 ## What PyTorch keeps to backends written in C++
 

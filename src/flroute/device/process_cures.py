@@ -140,7 +140,7 @@ def _print_from_the_host() -> None:
 
 
 def _make_streams_and_events() -> None:
-    def event(device: Any = None, *, external: bool = False, **kwargs: Any) -> torch.Event:  # noqa: ARG001 -- for graphs
+    def event(device: Any = None, **kwargs: Any) -> torch.Event:
         return streams.Event(device=device, **kwargs)
 
     replace_streams_and_events(streams.Stream, event, DEVICE_TYPE)

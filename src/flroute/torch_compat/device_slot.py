@@ -53,8 +53,8 @@ def seeding_everything(code: Any) -> bool:
 def counts_offsets(code: Any) -> bool:
     """Whether ``code`` is where DTensor reads a device's random state, to go on with a state whose offset it has moved."""
     random = sys.modules.get("torch.distributed.tensor._random")
-    tracker = getattr(random, "OffsetBasedRNGTracker", None)
-    return tracker is not None and code is tracker._get_device_state.__code__
+    asks = getattr(getattr(random, "OffsetBasedRNGTracker", None), "_get_device_state", None)
+    return asks is not None and code is asks.__code__
 
 
 PRIVATEUSE1 = 20

@@ -10,6 +10,7 @@ from flroute.device import table
 from flroute.device.table import DEVICE_TYPE, DeviceLike
 
 __all__ = [
+    "DeviceProperties",
     "can_device_access_peer",
     "current_device",
     "device",
