@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -199,6 +200,28 @@ def test_record_stream_reaches_the_vendor(slow: Slow, session: bool) -> None:
     with pytest.raises(StreamError, match=rf"tensor on {slow.device} was given a stream of fl:0"):
         x.record_stream(torch.fl.Stream("fl:0"))
     assert len(slow.streams.used) == 1
+
+
+TOUCH: dict[str, Callable[[torch.Tensor], Any]] = {
+    "cpu": lambda y: y.cpu().sum().item(),
+    "item": lambda y: y[0].item() * 3,
+    "tolist": lambda y: sum(y.tolist()),
+    "fallback": lambda y: torch.special.i0(y).cpu().sum().item() / torch.special.i0(torch.ones(1)).item(),
+    "copy_": lambda y: torch.zeros(3).copy_(y).sum().item(),
+    "another device": lambda y: y.to("fl:0").cpu().sum().item(),
+    "DLPack": lambda y: np.from_dlpack(y, device="cpu").sum(),
+}
+
+
+@pytest.mark.parametrize("session", [False, True], ids=["outside", "session"])
+@pytest.mark.parametrize("name", TOUCH)
+def test_the_host_waits_before_it_touches_memory_that_it_sees(slow: Slow, name: str, session: bool) -> None:
+    x = torch.ones(3).to(slow.device)
+    with flroute.enable(slow.device, fallback="allow", default_device=False) if session else nullcontext():
+        with torch.fl.stream(torch.fl.Stream(slow.device)):
+            y = torch.relu(x)
+        threading.Timer(0.05, slow.gate.set).start()
+        assert TOUCH[name](y) == pytest.approx(3.0)
 
 
 # -- streams as they stand

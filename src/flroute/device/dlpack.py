@@ -10,6 +10,7 @@ from torch.utils.dlpack import DLDeviceType
 
 from flroute.device.capsule import relabel_for_host
 from flroute.device.table import DEVICE_TYPE, device_at
+from flroute.device.tensors import settle
 
 
 def install() -> None:
@@ -39,7 +40,7 @@ def _export_to_host() -> None:
             return original(self, dl_device=dl_device, copy=copy, **kwargs)
         device = device_at(self.device.index)
         if device.memory.host_visible and not self.is_neg():
-            device.streams.synchronize(device.vendor_index)
+            settle(device)
             capsule = original(self, **kwargs)
             relabel_for_host(capsule)
             return capsule

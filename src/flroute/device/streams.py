@@ -19,7 +19,8 @@ class Streams:
     A stream is an integer, and 0 is each device's default one; ``device`` is the vendor's own index. A *moment* is whatever
     the vendor wants to remember about a point in the work of a stream: a driver's event, say. A vendor whose kernels go on
     after they return overrides all methods but ``current`` and ``set_current``, and has its kernels ask ``current`` where to put
-    their work. Every method may be called from any thread.
+    their work. Before the host touches memory that it sees, flroute waits for the device (``synchronize``); where it does not see
+    it, the vendor's copies come after the work given to the device before. Every method may be called from any thread.
 
     Example:
         >>> streams = Streams()

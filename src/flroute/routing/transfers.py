@@ -11,7 +11,7 @@ from flroute.device.capsule import row_major, span_of
 from flroute.device.dtypes import CARRIERS, DLPACK_CODES
 from flroute.device.storage_memory import can_exchange_memory, exchange_memory
 from flroute.device.table import DEVICE_TYPE, Device, current_index, device_at
-from flroute.device.tensors import empty_strided, host_alias, restrided
+from flroute.device.tensors import empty_strided, host_alias, restrided, settle
 from flroute.errors import DeviceError, StreamError
 from flroute.torch_compat import HOST_KEYS, storage_use_count
 
@@ -179,6 +179,7 @@ def read_scalar(tensor: torch.Tensor) -> Any:
     device = device_at(tensor.device.index)
     if not tensor.data_ptr():
         return torch.zeros((), dtype=tensor.dtype, device="cpu").item()
+    settle(device)
     host = torch.empty(1, dtype=tensor.dtype, device="cpu")
     device.memory.copy_to_host(device.vendor_index, tensor.data_ptr(), host.data_ptr(), tensor.dtype.itemsize)
     if tensor.is_conj():
@@ -224,6 +225,9 @@ def move(source: torch.Tensor, target: torch.Tensor, moved: Moved) -> None:
     if source.dtype == target.dtype and source.dtype not in DLPACK_CODES:
         source, target = _as_integers(source), _as_integers(target)  # PyTorch cannot copy every dtype it has
     from_device, to_device = source.device.type == DEVICE_TYPE, target.device.type == DEVICE_TYPE
+    for tensor in (source, target):
+        if tensor.device.type == DEVICE_TYPE:
+            settle(device_at(tensor.device.index))
     if from_device and to_device and _move_within_vendor(source, target):
         return
     host = _download(source, moved) if from_device else source
