@@ -200,3 +200,69 @@ def test_scripts_that_ask_for_the_accelerator() -> None:
 def test_checkpointing_sees_an_initialized_device() -> None:
     """``torch.utils.checkpoint`` saves and restores random states of devices whose module says so."""
     assert torch.fl._initialized
+
+
+def test_device_of() -> None:
+    with torch.fl.device_of(torch.ones(1, device=SECOND)):
+        assert torch.fl.current_device() == 1
+        with torch.fl.device_of(torch.ones(1)):
+            assert torch.fl.current_device() == 1
+        with torch.fl.device_of(torch.ones(1, device=OPAQUE).untyped_storage()):
+            assert torch.fl.current_device() == OPAQUE.index
+    assert torch.fl.current_device() == 0
+
+
+def test_peers_are_two_devices_of_one_vendor() -> None:
+    assert torch.fl.can_device_access_peer(0, 1)
+    assert not torch.fl.can_device_access_peer(0, 0)
+    assert not torch.fl.can_device_access_peer(REFERENCE, OPAQUE)
+    with pytest.raises(flroute.DeviceError, match="fl:99"):
+        torch.fl.can_device_access_peer(0, 99)
+
+
+def test_bfloat16() -> None:
+    assert torch.fl.is_bf16_supported()
+    assert torch.fl.is_bf16_supported(including_emulation=False)
+    with torch.fl.device(OPAQUE):
+        assert torch.fl.is_bf16_supported()
+        assert not torch.fl.is_bf16_supported(including_emulation=False), "its kernels are for float32"
+
+
+def test_amp_under_cudas_names() -> None:
+    with torch.fl.amp.autocast(dtype=torch.bfloat16):
+        assert torch.is_autocast_enabled("fl")
+        assert torch.get_autocast_dtype("fl") == torch.bfloat16
+    assert not torch.is_autocast_enabled("fl")
+    scaler = torch.fl.amp.GradScaler(init_scale=4.0)
+    assert scaler.scale(torch.ones(1, device=REFERENCE)).tolist() == [4.0]
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        @torch.fl.amp.custom_fwd(cast_inputs=torch.float32)
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            assert not torch.is_autocast_enabled("fl")
+            return x * 2
+
+        @staticmethod
+        @torch.fl.amp.custom_bwd
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            return grad * 2
+
+    with torch.fl.amp.autocast(dtype=torch.bfloat16):
+        x = torch.ones(2, device=REFERENCE, dtype=torch.bfloat16, requires_grad=True)
+        y = Double.apply(x)
+    assert y.dtype == torch.float32
+    y.sum().backward()
+    assert x.grad.tolist() == [2.0, 2.0]
+
+
+def test_what_is_refused_says_why() -> None:
+    for name, why in (
+        ("utilization", "not for sensors"),
+        ("CUDAGraph", "torch.compile"),
+        ("FloatTensor", "older than torch.dtype"),
+        ("default_generators", r"torch\.Generator\(\), the host's"),
+        ("caching_allocator_alloc", "take memory as a tensor"),
+    ):
+        with pytest.raises(AttributeError, match=rf"torch\.fl has no '{name}': .*{why}"):
+            getattr(torch.fl, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +30,7 @@ def allocated() -> list[int]:
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> None:
+    gc.collect()  # what tests before have left in cycles would die in the middle of one here
     torch.fl.empty_cache()
 
 
@@ -143,3 +145,100 @@ def test_an_error_in_a_kernel_does_not_leave_its_device_behind(vendors: Vendors)
         torch.relu(torch.ones(LARGE, device=made.devices[1].torch_device))
     array = memory.empty((4 * MIB,), torch.ones(1, dtype=torch.uint8).numpy().dtype)
     assert memory.pool(0).stats().used == array.nbytes
+
+
+# -- what there is to ask
+
+
+def test_summary_snapshot_and_stats_agree() -> None:
+    x = torch.empty(LARGE, device="fl:1")
+    stats = torch.fl.memory_stats(1)
+    assert stats["allocated_bytes.all.peak"] == torch.fl.max_memory_allocated(1)
+    assert stats["reserved_bytes.all.peak"] == torch.fl.max_memory_reserved(1) >= torch.fl.memory_reserved(1)
+    nested = torch.fl.memory_stats_as_nested_dict(1)
+    assert nested["allocated_bytes"]["all"]["current"] == stats["allocated_bytes.all.current"]
+    summary = torch.fl.memory_summary(1)
+    assert "fl:1 (reference:1)" in summary
+    for name, number in stats.items():
+        assert f"{name} " in summary
+        assert f"{number:,}" in summary
+    assert "pool" not in torch.fl.memory_summary(1, abbreviated=True)
+    segments = [segment for segment in torch.fl.memory_snapshot() if segment["device"] == 1]
+    assert sum(segment["total_size"] for segment in segments) >= x.nbytes
+    assert (
+        sum(segment["allocated_size"] for segment in segments)
+        == torch.fl.memory_stats(1)["active_bytes.all.current"]
+    )
+    holding = [
+        block
+        for segment in segments
+        for block in segment["blocks"]
+        if block["state"] == "active_allocated" and block["address"] == x.data_ptr()
+    ]
+    assert [block["size"] >= x.nbytes for block in holding] == [True]
+    for segment in segments:
+        ends = segment["address"]
+        for block in segment["blocks"]:
+            assert block["address"] == ends, "without gaps"
+            ends += block["size"]
+        assert ends == segment["address"] + segment["total_size"]
+
+
+def test_free_and_total() -> None:
+    free, total = torch.fl.mem_get_info(1)
+    assert total == torch.fl.get_device_properties(1).total_memory
+    x = torch.empty(LARGE, device="fl:1")
+    assert torch.fl.mem_get_info(1)[0] <= free - x.nbytes
+    assert torch.fl.device_memory_used(1) == total - torch.fl.mem_get_info(1)[0]
+
+
+def test_peaks_start_again() -> None:
+    torch.empty(LARGE, device="fl:1")
+    torch.fl.empty_cache()
+    assert torch.fl.max_memory_reserved(1) >= 4 * MIB > torch.fl.memory_reserved(1)
+    torch.fl.reset_peak_memory_stats(1)
+    assert torch.fl.max_memory_reserved(1) == torch.fl.memory_reserved(1)
+    assert torch.fl.max_memory_allocated(1) == torch.fl.memory_allocated(1)
+
+
+def test_requests_are_counted() -> None:
+    torch.fl.reset_accumulated_memory_stats(1)
+    for _ in range(5):
+        torch.empty(LARGE, device="fl:1")
+    stats = torch.fl.memory_stats(1)
+    assert (stats["pool.requests"], stats["pool.new_segments"]) == (5, 1)
+
+
+def test_room_made_by_giving_back_what_is_not_used_is_counted() -> None:
+    torch.fl.reset_accumulated_memory_stats(1)
+    torch.fl.set_per_process_memory_fraction(24 * MIB / torch.fl.get_device_properties(1).total_memory, 1)
+    try:
+        for megabytes in (12, 20, 14):
+            torch.empty(megabytes * MIB, dtype=torch.uint8, device="fl:1")
+        assert torch.fl.memory_stats(1)["num_alloc_retries"] == 1
+    finally:
+        torch.fl.set_per_process_memory_fraction(1.0, 1)
+
+
+def test_a_fraction_comes_back() -> None:
+    assert torch.fl.get_per_process_memory_fraction(1) == 1.0
+    torch.fl.set_per_process_memory_fraction(0.25, 1)
+    try:
+        assert torch.fl.get_per_process_memory_fraction(1) == pytest.approx(0.25)
+        assert torch.fl.get_per_process_memory_fraction(0) == 1.0
+    finally:
+        torch.fl.set_per_process_memory_fraction(1.0, 1)
+
+
+def test_a_device_without_a_pool() -> None:
+    opaque = flroute.device("opaque:0")
+    x = torch.ones(10, device=opaque)
+    assert torch.fl.memory_reserved(opaque) == torch.fl.memory_allocated(opaque) >= x.nbytes
+    assert "active_bytes.all.current" not in torch.fl.memory_stats(opaque)
+    assert opaque.type in torch.fl.memory_summary(opaque)
+    assert torch.fl.get_per_process_memory_fraction(opaque) == 1.0
+    torch.fl.reset_peak_memory_stats(opaque)
+    torch.fl.reset_accumulated_memory_stats(opaque)
+    with torch.fl.device(opaque):
+        assert torch.fl.get_allocator_backend() == "vendor"
+    assert torch.fl.get_allocator_backend() == "pool"

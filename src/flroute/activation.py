@@ -39,7 +39,7 @@ def activate() -> None:
     with _lock:
         if _active:
             return
-        register_device(table.DEVICE_TYPE, torch_fl)
+        register_device(table.DEVICE_TYPE, torch_fl, torch_fl.SUBMODULES)
         registration.register(_route)
         autocast.install()
         collectives.install(_route)

@@ -35,6 +35,10 @@ class CheckpointError(FlrouteError):
     """A file of tensors is damaged, or of another format."""
 
 
+class StreamError(DeviceError, ValueError):
+    """A stream or event of another device, or an event asked for a time it does not have."""
+
+
 class VendorError(FlrouteError):
     """A vendor package broke a rule: plugin, hook, definition, and the rule broken."""
 

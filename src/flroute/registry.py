@@ -19,6 +19,8 @@ import pluggy
 from flroute import hookspecs
 from flroute.device import table
 from flroute.device.memory import DeviceFacts, Memory
+from flroute.device.pool_settings import configure_pool
+from flroute.device.streams import Streams
 from flroute.errors import UnknownVendorError, VendorError
 from flroute.kernels import Decomposition, Kernel
 from flroute.settings import load_settings
@@ -41,6 +43,7 @@ class Vendor:
         kernels: what it computes itself, best candidates first; see ``collect_kernels``.
         driver_version: for ``flroute doctor``; ``None`` if there is no driver.
         firmware_version: likewise.
+        streams: how its streams and events work; as it stands, for kernels that have finished when they return.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Vendor:
     kernels: Collection[Kernel] = field(default=(), repr=False)  # there may be thousands
     driver_version: str | None = None
     firmware_version: str | None = None
+    streams: Streams = field(default_factory=Streams)
 
 
 @dataclass
@@ -381,10 +385,13 @@ _UNKNOWN_OP = "this PyTorch has no op"
 
 
 def _devices_of(vendor: Vendor, start: int) -> list[table.Device]:
-    return [
-        table.Device(start + i, vendor.name, i, facts, vendor.memory)
+    devices = [
+        table.Device(start + i, vendor.name, i, facts, vendor.memory, vendor.streams)
         for i, facts in enumerate(vendor.devices)
     ]
+    for device in devices:
+        configure_pool(device, load_settings().alloc_conf)
+    return devices
 
 
 def _deal_out_devices() -> list[table.Device]:

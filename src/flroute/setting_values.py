@@ -8,17 +8,18 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import TypeVar
 
+from flroute import alloc_conf as pools
 from flroute.policy import RULE, Rule, read_rule
 
 E = TypeVar("E", bound=Enum)
 
 
 class RejectedError(ValueError):
-    """A value a setting does not take; carries the allowed words, for a suggestion."""
+    """A value a setting does not take; carries the allowed words, for a suggestion, and the word at fault in a longer value."""
 
-    def __init__(self, allowed: str, words: Iterable[str] = ()) -> None:
+    def __init__(self, allowed: str, words: Iterable[str] = (), *, why: str = "", culprit: str = "") -> None:
         super().__init__(allowed)
-        self.allowed, self.words = allowed, tuple(words)
+        self.allowed, self.words, self.why, self.culprit = allowed, tuple(words), why, culprit
 
 
 def word(value: object) -> str:
@@ -78,6 +79,16 @@ def rules(value: object) -> tuple[Rule, ...]:
     return tuple([read_rule(item) for item in value])
 
 
+def alloc_conf(value: object) -> dict[str, int | float]:
+    """Settings of pools."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise RejectedError(pools.ALLOWED)
+    try:
+        return pools.read(value)
+    except pools.WrongAllocConfError as error:
+        raise RejectedError(pools.ALLOWED, pools.KEYS, why=str(error), culprit=error.key) from None
+
+
 def words(value: object) -> tuple[str, ...]:
     """A list of words; one may stand alone."""
     words = (value,) if isinstance(value, str) else value
@@ -121,6 +132,14 @@ def order_from_text(text: str) -> dict[str, list[str]]:
     if not all(separator for _, separator, _ in rows):
         raise RejectedError("aten::mm=triton,numpy,host with ; between ops")
     return {op.strip(): [word.strip() for word in words.split(",")] for op, _, words in rows}
+
+
+def alloc_conf_from_text(text: str) -> dict[str, str]:
+    """``max_split_size_mb:128,garbage_collection_threshold:0.8``."""
+    try:
+        return pools.split(text)
+    except pools.WrongAllocConfError as error:
+        raise RejectedError(pools.ALLOWED, why=str(error)) from None
 
 
 def rules_from_text(text: str) -> object:

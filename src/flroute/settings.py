@@ -225,9 +225,11 @@ def _converted(convert: Callable[[Any], Any], value: Any, name: str, where: str)
     except RuleError as error:
         raise SettingsError(f"{where}: {error}.") from None
     except RejectedError as error:
-        suggestion = _suggestion(value, error.words) if isinstance(value, str) else ""
+        culprit = error.culprit or value
+        suggestion = _suggestion(culprit, error.words) if isinstance(culprit, str) else ""
+        why = f": {error.why}" if error.why else ""
         raise SettingsError(
-            f"{where}: {value!r} is not allowed for {name!r}.{suggestion} Allowed: {error.allowed}."
+            f"{where}: {value!r} is not allowed for {name!r}{why}.{suggestion} Allowed: {error.allowed}."
         ) from None
 
 

@@ -43,6 +43,7 @@ class Settings:
         autoload: whether a bare ``import torch`` registers the device; ``None`` decides by itself.
         cache_dir: folder for compiled kernels; ``None`` is ``flroute`` in the user's cache folder.
         cache_limit: how many bytes of compiled kernels are kept.
+        alloc_conf: how devices' pools behave, by cuda's names; see ``flroute.alloc_conf``.
     """
 
     device: str | None = None
@@ -65,6 +66,7 @@ class Settings:
     autoload: bool | None = None
     cache_dir: str | None = None
     cache_limit: int = 2**29
+    alloc_conf: Mapping[str, int | float] = field(default_factory=dict)
 
     @cached_property
     def policy(self) -> Policy:
@@ -139,6 +141,10 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "cache_limit", "bytes of compiled kernels kept",
             values.number_of_bytes, values.bytes_from_text, in_arguments=False,
+        ),
+        Setting(
+            "alloc_conf", "how the pools of devices behave, by the names of PYTORCH_CUDA_ALLOC_CONF",
+            values.alloc_conf, values.alloc_conf_from_text, in_arguments=False,
         ),
     )
 }  # fmt: skip

@@ -31,6 +31,7 @@ from flroute.device.dtypes import numpy_dtype
 from flroute.device.host_memory import HostMemory
 from flroute.device.memory import DeviceArray, DeviceFacts, Memory
 from flroute.device.pool import CachingPool
+from flroute.device.streams import Streams
 from flroute.device.tensors import host_address
 from flroute.disk_cache import DiskCache, disk_cache, entry_key
 from flroute.errors import Unsupported
@@ -48,6 +49,7 @@ __all__ = [
     "HostMemory",
     "Kernel",
     "Memory",
+    "Streams",
     "Unsupported",
     "Vendor",
     "collect_kernels",

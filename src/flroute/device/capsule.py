@@ -27,9 +27,11 @@ from flroute.device.table import Device, MemoryStats
 from flroute.errors import CompatibilityError
 from flroute.torch_compat import HOST_KEYS, from_dlpack
 
+_KDL_CPU = 1
 _KDL_EXT_DEV = 12
 _CAPSULE_POINTER_AT = 16  # PyCapsule (Objects/capsule.c): object header, then the pointer
 _DEVICE_AT = 8  # DLTensor (dlpack.h): data, {device type, device id}, ndim, dtype
+_VERSIONED_AT = 32  # DLManagedTensorVersioned: version, manager, deleter and flags come first
 _DTYPE_AT = 20
 _STRIDES_AT = 32
 _ROW_MAJOR = 0  # no strides at all
@@ -87,6 +89,13 @@ _weakref = weakref.ref
 def _array_died(reference: weakref.ref[Any], counted: Any = _counted) -> None:
     _, stats, nbytes = counted.pop(id(reference))
     stats.allocated -= nbytes
+
+
+def relabel_for_host(capsule: Any) -> None:
+    """Say of an exported capsule of a device tensor that its memory is the host's, which is true where the host sees it."""
+    versioned = "versioned" in repr(capsule)
+    header = _read_word(MEMORY, id(capsule) + _CAPSULE_POINTER_AT - BASE)[0] - BASE
+    _write_word(MEMORY, header + (_VERSIONED_AT if versioned else 0) + _DEVICE_AT, _KDL_CPU)
 
 
 def tensor_from_array(device: Device, array: np.ndarray[Any, Any]) -> torch.Tensor:

@@ -23,12 +23,14 @@ class DeviceFacts:
         total_memory: in bytes.
         capability: (major, minor), in the vendor's own numbering.
         multi_processor_count: number of cores that run kernels.
+        bfloat16: whether kernels compute in bfloat16.
     """
 
     name: str
     total_memory: int
     capability: tuple[int, int] = (1, 0)
     multi_processor_count: int = 1
+    bfloat16: bool = True
 
 
 class Memory(abc.ABC):

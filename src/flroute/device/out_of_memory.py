@@ -17,6 +17,7 @@ def out_of_memory(device: Device, asked: int, op: str, why: MemoryError) -> torc
         op: what asked for them, ``aten::add.Tensor``.
         why: what the vendor's memory raised.
     """
+    device.stats.refused += 1
     total = device.facts.total_memory
     message = (
         f"{op} on {device.name} ({device.vendor_device}) is out of memory: asked for {asked} bytes; "

@@ -11,6 +11,7 @@ from what results when the blocks in all bins are joined with their free neighbo
 from __future__ import annotations
 
 import bisect
+import math
 import os
 import threading
 import weakref
@@ -25,6 +26,7 @@ _MIB = 1 << 20
 _SEGMENTS = ((1 * _MIB, 2 * _MIB), (10 * _MIB, 20 * _MIB))
 """For requests below the first size, segments of the second; larger requests get segments of their own."""
 _GRAIN = 2 * _MIB  # sizes of segments are multiples of it: the size of a huge page
+_DIVISIONS = 16
 _SLACK = 4  # a block too large to be split may exceed a request by this part of it
 
 
@@ -39,6 +41,10 @@ class PoolStats:
         fragmented: free, in segments that cannot be given back because another part is in use.
         segments: their number.
         limit: the most that may be reserved; ``None`` for what there is.
+        peak: the most that was reserved at once since the start or ``reset_peak``.
+        requests: blocks handed out since the start or ``reset_counts``; a number, like those that follow.
+        new_segments: how many of them needed new memory.
+        retries: how many found room only once unused segments were given back.
     """
 
     reserved: int
@@ -47,11 +53,35 @@ class PoolStats:
     fragmented: int
     segments: int
     limit: int | None
+    peak: int = 0
+    requests: int = 0
+    new_segments: int = 0
+    retries: int = 0
 
     @property
     def free(self) -> int:
         """Reserved and not in use."""
         return self.reserved - self.used
+
+    @property
+    def reuse(self) -> float:
+        """The part of the requests that were served from memory the pool had."""
+        return 1 - self.new_segments / self.requests if self.requests else 1.0
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A piece of reserved memory.
+
+    Attributes:
+        address: where it starts.
+        size: in bytes.
+        blocks: address, size, and whether it is in use, of each part in order; without gaps.
+    """
+
+    address: int
+    size: int
+    blocks: tuple[tuple[int, int, bool], ...]
 
 
 class PoolFullError(MemoryError):
@@ -76,6 +106,10 @@ class CachingPool:
         limit: the most bytes to reserve; ``None`` for as many as ``reserve`` gives.
         max_split: blocks above this size are not split, so that they stay there for large requests; ``None`` splits all.
 
+    Attributes:
+        divisions: sizes are rounded up to one of so many steps, a power of two, between two powers of two.
+        trim_above: once more than this part of ``limit`` would be reserved, unused segments are given back first.
+
     Example:
         >>> pool = CachingPool(lambda nbytes: 4096, lambda address, nbytes: None)
         >>> block = pool.allocate(1000)
@@ -96,6 +130,9 @@ class CachingPool:
     ) -> None:
         self._reserve, self._release = reserve, release
         self.limit, self.max_split = limit, max_split
+        self.trim_above: float | None = None
+        self.divisions = _DIVISIONS
+        self._peak = self._requests = self._new_segments = self._retries = 0
         self._used: dict[int, int] = {}  # size of each block handed out, by address
         self._bins: dict[int, list[int]] = {}  # addresses of freed blocks by size; a bin, once made, stays
         self._segments: dict[int, int] = {}
@@ -111,7 +148,8 @@ class CachingPool:
         Raises:
             PoolFullError: there is no room for it.
         """
-        step = 1 << max(nbytes.bit_length() - 5, 6)  # bins 3 to 6% apart
+        self._requests += 1
+        step = 1 << max(nbytes.bit_length() - self._shift, 6)
         size = (nbytes + step - 1) & -step or ALIGNMENT
         blocks = self._bins.get(size)
         if blocks:
@@ -138,6 +176,37 @@ class CachingPool:
         if blocks is None:
             blocks = self._bins.setdefault(size, [])
         blocks.append(address)
+
+    @property
+    def divisions(self) -> int:
+        """Steps of sizes between two powers of two; 16 have bins 3 to 6% apart."""
+        return 1 << self._shift - 1
+
+    @divisions.setter
+    def divisions(self, steps: int) -> None:
+        self._shift = steps.bit_length()
+
+    def reset_peak(self) -> None:
+        """Let the peak start again from what is reserved now."""
+        self._peak = self._reserved()
+
+    def reset_counts(self) -> None:
+        """Count requests from now on."""
+        self._requests = self._new_segments = self._retries = 0
+
+    def segments(self) -> tuple[Segment, ...]:
+        """Every segment and what it is divided into, in address order. Joins free blocks on the way."""
+        with self._held():
+            self._join()
+            used = dict(self._used)
+            parts = sorted(
+                [(a, s, True) for a, s in used.items()] + [(a, s, False) for a, s in self._pieces.items()]
+            )
+            starts = sorted(self._segments.items())
+        return tuple(
+            Segment(start, size, tuple([part for part in parts if start <= part[0] < start + size]))
+            for start, size in starts
+        )
 
     def trim(self) -> int:
         """Give back every segment without a block in use; how many bytes that is."""
@@ -169,6 +238,7 @@ class CachingPool:
         ):  # a finalizer, in the middle of one of our own methods: touch no pieces
             address = self._reserve(size)
             self._segments[address] = self._used[address] = size
+            self._new_segments += 1
             return address
         with self._held():
             return self._cut(nbytes, size)
@@ -236,11 +306,16 @@ class CachingPool:
 
     def _segment_for(self, nbytes: int, size: int) -> int:
         """A new segment, once what is not used was given back if need be."""
+        if self.trim_above is not None and self._reserved() + size > self.trim_above * (
+            self.limit or math.inf
+        ):
+            self._trim()
         try:
             return self._new_segment(nbytes, size)
         except PoolFullError:
             if not self._trim():
                 raise
+            self._retries += 1
         return self._new_segment(nbytes, size)
 
     def _new_segment(self, nbytes: int, size: int) -> int:
@@ -257,6 +332,8 @@ class CachingPool:
                 why = str(error)
             else:
                 self._segments[address] = segment
+                self._new_segments += 1
+                self._peak = max(self._peak, self._reserved())
                 return address
         raise PoolFullError(nbytes, self._stats(), why)
 
@@ -290,6 +367,10 @@ class CachingPool:
             fragmented=sum(size for size, _ in self._by_size) - unused,
             segments=len(self._segments),
             limit=self.limit,
+            peak=self._peak,
+            requests=self._requests,
+            new_segments=self._new_segments,
+            retries=self._retries,
         )
 
 

@@ -15,15 +15,18 @@ from typing import Any, NoReturn
 import torch
 from torch.multiprocessing import reductions
 
-from flroute.device import autocast, data_parallel
+from flroute.device import autocast, data_parallel, dlpack
 from flroute.device.serialization import storage_on_device
 from flroute.device.table import DEVICE_TYPE, device_at, to_index
 from flroute.device.tensors import is_on_device, resize_memory
+from flroute.device.torch_fl import accelerator, streams
 from flroute.errors import DeviceError
 from flroute.torch_compat import (
+    answer_for_accelerator,
     before_printing,
     choose_as_on_host,
     replace_storage_resize,
+    replace_streams_and_events,
     single_threaded_backward,
     when_autocast_ends,
     wrap_backward,
@@ -152,6 +155,20 @@ def _print_from_the_host() -> None:
     before_printing(lambda tensor: tensor.to("cpu") if is_on_device(tensor) else tensor)
 
 
+# Streams and torch.accelerator -------------------------------------------------------------------------------------
+
+
+def _make_streams_and_events() -> None:
+    def event(device: Any = None, **kwargs: Any) -> torch.Event:
+        return streams.Event(device=device, **kwargs)
+
+    replace_streams_and_events(streams.Stream, event, DEVICE_TYPE)
+
+
+def _answer_for_accelerator() -> None:
+    answer_for_accelerator(accelerator.ANSWERS)
+
+
 # Choices that PyTorch makes by device type ------------------------------------------------------------------------
 
 
@@ -208,6 +225,21 @@ CURES: tuple[Cure, ...] = (
         "copies of torch.nn.DataParallel",
         "DataParallel would raise: the copies between devices that PyTorch has are cuda's",
         functools.cache(_copy_between_devices),
+    ),
+    Cure(
+        "torch.Stream and torch.Event by device",
+        'torch.Stream("fl:1") would be the default stream of fl:0, and torch.Event("fl").synchronize() raise',
+        functools.cache(_make_streams_and_events),
+    ),
+    Cure(
+        "DLPack from the device",
+        "torch.from_dlpack(tensor) would raise, and libraries of the host copy what they can see",
+        functools.cache(dlpack.install),
+    ),
+    Cure(
+        "torch.accelerator",
+        "its memory functions and synchronize() would raise, set_device_index() do nothing, empty_host_cache() end the process",
+        functools.cache(_answer_for_accelerator),
     ),
     Cure(
         "automatic options of linear_cross_entropy",

@@ -8,17 +8,18 @@ the offset on.
 
 from __future__ import annotations
 
+import secrets
 import struct
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
-from flroute.device.table import device_count, to_index
+from flroute.device.table import DeviceLike, device_count, to_index
 from flroute.errors import DeviceError
-from flroute.torch_compat import seeding_everything
+from flroute.torch_compat import counts_offsets, seeding_everything
 
 _STATE = struct.Struct("<QQ")  # seed, offset: CUDAGeneratorImpl.cpp, get_state
 _SHARED = 2**64 - 1  # the offset that stands for "draws from the host's generator"
@@ -29,7 +30,7 @@ _own: dict[int, tuple[int, int]] = {}
 _lock = threading.RLock()
 
 
-def manual_seed(seed: int, device: torch.device | int | str | None = None) -> None:
+def manual_seed(seed: int, device: DeviceLike = None) -> None:
     """Give a device a random state of its own, seeded with ``seed``."""
     _own[to_index(device)] = (int(seed) % 2**64, 0)
 
@@ -44,8 +45,15 @@ def manual_seed_all(seed: int) -> None:
 
 
 def get_rng_state(device: torch.device | int | str = "fl") -> torch.Tensor:
-    """The state of a device: 16 bytes, seed then offset, as a host ``uint8`` tensor."""
-    seed, offset = _own.get(to_index(device), (torch.initial_seed() % 2**64, _SHARED))
+    """The state of a device: 16 bytes, seed then offset, as a host ``uint8`` tensor.
+
+    A device that draws from the host's stream has no offset of its own. DTensor, which moves offsets so that each rank draws its
+    part of one stream, gives it one: the host's seed, from the beginning.
+    """
+    index = to_index(device)
+    if index not in _own and counts_offsets(sys._getframe(1).f_code):
+        manual_seed(torch.initial_seed(), index)
+    seed, offset = _own.get(index, (torch.initial_seed() % 2**64, _SHARED))
     return torch.frombuffer(bytearray(_STATE.pack(seed, offset)), dtype=torch.uint8)
 
 
@@ -55,16 +63,61 @@ def set_rng_state(new_state: torch.Tensor, device: torch.device | int | str = "f
     Raises:
         DeviceError: the state is not 16 bytes.
     """
-    if new_state.dtype != torch.uint8 or new_state.numel() != _STATE.size:
+    _restore(to_index(device), _unpacked(new_state))
+
+
+def _unpacked(state: torch.Tensor) -> tuple[int, int]:
+    if state.dtype != torch.uint8 or state.numel() != _STATE.size:
         raise DeviceError(
-            f"an fl random state is {_STATE.size} bytes (seed, offset), got {new_state.numel()} elements of "
-            f"{new_state.dtype}; pass what torch.fl.get_rng_state() returned"
+            f"an fl random state is {_STATE.size} bytes (seed, offset), got {state.numel()} elements of "
+            f"{state.dtype}; pass what torch.fl.get_rng_state() returned"
         )
-    seed, offset = _STATE.unpack(bytes(new_state.tolist()))
-    if offset == _SHARED:
-        _own.pop(to_index(device), None)
+    seed, offset = _STATE.unpack(bytes(state.tolist()))
+    return seed, offset
+
+
+def _restore(index: int, pair: tuple[int, int]) -> None:
+    if pair[1] == _SHARED:
+        _own.pop(index, None)
     else:
-        _own[to_index(device)] = (seed, offset)
+        _own[index] = pair
+
+
+def get_rng_state_all() -> list[torch.Tensor]:
+    """The state of every device, in index order."""
+    return [get_rng_state(index) for index in range(device_count())]
+
+
+def set_rng_state_all(new_states: Sequence[torch.Tensor]) -> None:
+    """Restore what ``get_rng_state_all`` returned; none is restored if one is wrong.
+
+    Raises:
+        DeviceError: there are more states than devices, or one is not 16 bytes.
+    """
+    if len(new_states) > device_count():
+        raise DeviceError(
+            f"{len(new_states)} random states for {device_count()} devices: they were saved where there were more; "
+            "restore those there are with torch.fl.set_rng_state(state, index)"
+        )
+    pairs = [_unpacked(state) for state in new_states]
+    for index, pair in enumerate(pairs):
+        _restore(index, pair)
+
+
+def seed() -> None:
+    """Give the current device a state of its own with a seed from the system."""
+    manual_seed(secrets.randbits(63))
+
+
+def seed_all() -> None:
+    """Give every device a state of its own, all with one seed from the system."""
+    manual_seed_all(secrets.randbits(63))
+
+
+def initial_seed() -> int:
+    """The current device's seed; the host's while it draws from the host's stream."""
+    own = _own.get(to_index(None))
+    return torch.initial_seed() if own is None else own[0]
 
 
 def has_own_state(index: int) -> bool:

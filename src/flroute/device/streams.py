@@ -1,8 +1,4 @@
-"""Streams and events on ``fl``, with the methods of ``torch.cuda``'s.
-
-Kernels and copies have completed when they return, so every stream is always up to date: waiting has nothing to wait for. What
-is kept is what programs look at: which stream is current, and when an event was recorded.
-"""
+"""What a vendor says about its streams and events."""
 
 from __future__ import annotations
 
@@ -11,177 +7,68 @@ import threading
 import time
 from typing import Any
 
-import torch
 
-from flroute.device import table
-from flroute.errors import DeviceError
-from flroute.torch_compat import PRIVATEUSE1
-
-DeviceLike = torch.device | int | str | None
-
-_ids = itertools.count(1)  # 0 is the default stream of each device
-
-
-class _Thread(threading.local):
+class _Current(threading.local):
     def __init__(self) -> None:
-        self.current: dict[int, Stream] = {}
+        self.stream: dict[int, int] = {}
 
 
-_thread = _Thread()
+class Streams:
+    """How a vendor's streams and events work. As it stands, for kernels that have finished when they return.
 
-
-class Stream(torch.Stream):
-    """A stream of one device.
-
-    Args:
-        device: whose; the current device's by default.
-        priority: taken, and of no effect.
-
-    Example:
-        >>> import flroute, torch
-        >>> with torch.fl.stream(torch.fl.Stream()) as side:
-        ...     torch.fl.current_stream() == side
-        True
-    """
-
-    def __new__(  # noqa: D102, PYI034 -- the class says it; typing.Self needs Python 3.11
-        cls,
-        device: DeviceLike = None,
-        priority: int = 0,  # noqa: ARG004 -- cuda's signature
-        *,
-        stream_id: int | None = None,
-    ) -> Stream:
-        index = table.to_index(device)
-        number = next(_ids) if stream_id is None else stream_id
-        return super().__new__(cls, stream_id=number, device_index=index, device_type=PRIVATEUSE1)
-
-    def query(self) -> bool:
-        """Whether all its work is done: always."""
-        return True
-
-    def synchronize(self) -> None:
-        """Wait for its work, which is done."""
-
-    def wait_stream(self, stream: torch.Stream) -> None:
-        """Begin what comes next after ``stream``'s work, which is done."""
-
-    def wait_event(self, event: torch.Event) -> None:
-        """Begin what comes next after what ``event`` recorded, which is done."""
-
-    def record_event(self, event: Event | None = None) -> Event:  # type: ignore[override]
-        """Record an event on the stream; a new one if there is none."""
-        event = event or Event()
-        event.record(self)
-        return event
-
-
-class Event(torch.Event):
-    """A moment on a stream.
-
-    Args:
-        device: whose; the current device's by default.
-        enable_timing: whether ``elapsed_time`` may be asked.
-        blocking: taken, and of no effect.
-        interprocess: must be false: an event stays in its process.
+    A stream is an integer, and 0 is each device's default one; ``device`` is the vendor's own index. A *moment* is whatever
+    the vendor wants to remember about a point in the work of a stream: a driver's event, say. A vendor whose kernels go on
+    after they return overrides all methods but ``current`` and ``set_current``, and has its kernels ask ``current`` where to put
+    their work. Before the host touches memory that it sees, flroute waits for the device (``synchronize``); where it does not see
+    it, the vendor's copies come after the work given to the device before. Every method may be called from any thread.
 
     Example:
-        >>> import flroute, torch
-        >>> start, end = (torch.fl.Event(enable_timing=True) for _ in range(2))
-        >>> start.record(); end.record()
-        >>> start.elapsed_time(end) >= 0
-        True
+        >>> streams = Streams()
+        >>> start, end = streams.record(0, 0), streams.record(0, 0)
+        >>> streams.is_over(0, end), streams.milliseconds(0, start, end) >= 0
+        (True, True)
     """
 
-    _recorded: float | None
-    _timed: bool
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._current = _Current()
 
-    def __new__(  # noqa: D102, PYI034 -- likewise
-        cls,
-        device: DeviceLike = None,
-        *,
-        enable_timing: bool = False,
-        blocking: bool = False,  # noqa: ARG004 -- cuda's signature
-        interprocess: bool = False,
-    ) -> Event:
-        if interprocess:
-            raise DeviceError("an fl event belongs to its process: leave out interprocess=True")
-        index = table.to_index(device)
-        made = super().__new__(cls, torch.device(table.DEVICE_TYPE, index), enable_timing=enable_timing)
-        made._recorded, made._timed = None, enable_timing
-        return made
+    def create(self, device: int, priority: int) -> int:
+        """A new stream of a device; lower numbers are more urgent."""
+        return next(self._numbers)
 
-    def record(self, stream: torch.Stream | None = None) -> None:
-        """Note the time."""
-        self._recorded = time.perf_counter()
+    def current(self, device: int) -> int:
+        """The stream that this thread's work on a device goes to."""
+        return self._current.stream.get(device, 0)
 
-    def query(self) -> bool:
-        """Whether all that it recorded is done: always."""
+    def set_current(self, device: int, stream: int) -> None:
+        """Send this thread's later work on a device to ``stream``."""
+        self._current.stream[device] = stream
+
+    def record(self, device: int, stream: int) -> Any:
+        """The moment at which everything given to ``stream`` so far is done."""
+        return time.perf_counter_ns()
+
+    def is_over(self, device: int, moment: Any) -> bool:
+        """Whether a moment has passed."""
         return True
 
-    def wait(self, stream: torch.Stream | None = None) -> None:
-        """Let a stream wait for it; there is nothing to wait for."""
+    def is_idle(self, device: int, stream: int) -> bool:
+        """Whether everything given to ``stream`` so far is done."""
+        return True
 
-    def synchronize(self) -> None:
-        """Wait for it; there is nothing to wait for."""
+    def wait(self, device: int, moment: Any) -> None:
+        """Return once a moment has passed."""
 
-    def elapsed_time(self, end_event: torch.Event) -> float:
-        """Milliseconds from this event to ``end_event``.
+    def wait_on_stream(self, device: int, stream: int, moment: Any) -> None:
+        """Have what is given to ``stream`` from now on wait for a moment of any of this vendor's streams."""
 
-        Raises:
-            DeviceError: one was made without ``enable_timing=True``, was not recorded, or is of another kind.
-        """
-        if not isinstance(end_event, Event):
-            raise DeviceError(f"elapsed_time needs another fl event, not {type(end_event).__name__}")
-        if not (self._timed and end_event._timed):
-            raise DeviceError(
-                "both events must be made with enable_timing=True: torch.fl.Event(enable_timing=True)"
-            )
-        if self._recorded is None or end_event._recorded is None:
-            raise DeviceError(
-                "both events must be recorded before the time between them is asked: event.record()"
-            )
-        return (end_event._recorded - self._recorded) * 1e3
+    def milliseconds(self, device: int, start: Any, end: Any) -> float:
+        """The time from one moment to another, both over."""
+        return float(end - start) / 1e6
 
+    def synchronize(self, device: int) -> None:
+        """Return once everything given to all streams of a device is done."""
 
-def default_stream(device: DeviceLike = None) -> Stream:
-    """The stream of a device that is current unless another one is made so."""
-    return Stream(device, stream_id=0)
-
-
-def current_stream(device: DeviceLike = None) -> Stream:
-    """This thread's current stream of a device."""
-    found = _thread.current.get(table.to_index(device))
-    return default_stream(device) if found is None else found
-
-
-def set_stream(stream: Stream) -> None:
-    """Make a stream this thread's current one on its device; prefer ``with torch.fl.stream(...)``."""
-    _thread.current[stream.device_index] = stream
-
-
-class stream:  # noqa: N801 -- torch.cuda.stream's name
-    """A context in which a stream, and its device, are current; ``None`` changes nothing.
-
-    Args:
-        stream: of ``torch.fl.Stream``.
-    """
-
-    def __init__(self, stream: Stream | None) -> None:
-        self.stream = stream
-        self._left: list[tuple[Stream, list[int]]] = []
-
-    def __enter__(self) -> Stream | None:
-        if self.stream is not None:
-            before = current_stream(self.stream.device)
-            self._left.append((before, table.push_current(self.stream.device_index)))
-            set_stream(self.stream)
-        return self.stream
-
-    def __exit__(self, *_: object) -> None:
-        if self.stream is not None:
-            before, claim = self._left.pop()
-            set_stream(before)
-            table.pop_current(claim)
-
-
-StreamContext: Any = stream
+    def use(self, device: int, stream: int, address: int, nbytes: int) -> None:
+        """Work on ``stream`` uses a block: once its tensor dies it may be handed out again only after that work is done."""

@@ -8,22 +8,32 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import torch
 
 from flroute.device.memory import DeviceFacts, Memory
+from flroute.device.streams import Streams
 from flroute.errors import DeviceError
 from flroute.tables import html_facts, html_part
 
 DEVICE_TYPE = "fl"
+DeviceLike: TypeAlias = torch.device | int | str | None
 
 
 @dataclass(slots=True)
 class MemoryStats:
-    """Bytes of live tensors on one device. Every update is one statement, which CPython does not interrupt."""
+    """Bytes of live tensors on one device. Every update is one statement, which CPython does not interrupt.
+
+    Attributes:
+        allocated: now.
+        peak: the most at once.
+        refused: how often there was no memory.
+    """
 
     allocated: int = 0
     peak: int = 0
+    refused: int = 0
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,7 @@ class Device:
         vendor_index: the vendor's own index.
         facts: name, memory and the like.
         memory: how its memory works.
+        streams: how its streams and events work.
         stats: bytes in use.
     """
 
@@ -44,6 +55,7 @@ class Device:
     vendor_index: int
     facts: DeviceFacts
     memory: Memory = field(repr=False)
+    streams: Streams = field(repr=False, default_factory=Streams)
     stats: MemoryStats = field(repr=False, default_factory=MemoryStats)
 
     @property
@@ -184,7 +196,7 @@ def pop_current(claim: list[int]) -> None:
         claims[at][0] = claim[0]
 
 
-def to_index(device: torch.device | int | str | None) -> int:
+def to_index(device: DeviceLike) -> int:
     """The index a device argument means; ``None`` and a bare ``"fl"`` mean the current device.
 
     Raises:

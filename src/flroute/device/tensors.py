@@ -153,8 +153,15 @@ def _adopt_device_array(device: Device, result: DeviceArray) -> torch.Tensor:
     return tensor_at(device, result.address, result.shape, result.strides, result.dtype, nbytes, block)
 
 
+def settle(device: Device) -> None:
+    """Before the host touches memory that it sees: wait for what kernels still do there."""
+    if device.memory.host_visible:
+        device.streams.synchronize(device.vendor_index)
+
+
 def host_alias(tensor: torch.Tensor) -> torch.Tensor:
     """A host tensor over the memory of a host-visible device tensor, which must outlive it. Lazy bits are kept."""
+    settle(device_at(tensor.device.index))
     storage = tensor.untyped_storage()
     return restrided(
         host_storage_at(storage.data_ptr(), storage.nbytes()), tensor, int(tensor.storage_offset())
@@ -169,6 +176,7 @@ def host_address(tensor: torch.Tensor) -> int:
             f"the memory of {tensor.device} ({device.vendor_device}) is not visible to the host, "
             "so code on the host cannot use this tensor; copy it first: tensor.cpu()"
         )
+    settle(device)
     return tensor.data_ptr()
 
 

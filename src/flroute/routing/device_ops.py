@@ -211,8 +211,8 @@ def _scalar_handler(router: Router, facts: OpFacts) -> Plan:
 DEVICE_OPS: dict[str, Callable[[Router, OpFacts], Plan]] = {
     "aten::empty.memory_format": _own(transfers.empty_memory_format),
     "aten::empty_strided": _own(transfers.empty_with_strides),
-    "aten::record_stream": _own(transfers.record_stream),
     "aten::resize_": _own(transfers.resize),
+    "aten::record_stream": _own(transfers.record_stream),
     "aten::copy_": _copy_inplace_handler,
     "aten::_to_copy": _to_copy_handler,
     "aten::_copy_from": _copy_handler,

@@ -20,7 +20,7 @@ from flroute.device.dtypes import NUMPY_CARRIERS
 from flroute.device.memory import DeviceArray
 from flroute.device.out_of_memory import out_of_memory as describe
 from flroute.device.table import DEVICE_TYPE, Device, device_at
-from flroute.device.tensors import adopt_host, restrided, view_of_storage, without_repeats
+from flroute.device.tensors import adopt_host, restrided, settle, view_of_storage, without_repeats
 from flroute.errors import DeviceError, FlrouteError
 from flroute.routing import transfers
 from flroute.routing.expected import expected_results
@@ -155,6 +155,7 @@ class HostCall:
 
     def _fetch(self, storage: torch.UntypedStorage, tensor: torch.Tensor) -> _HostStorage:
         device = device_at(tensor.device.index)
+        settle(device)
         if self._alias and device.memory.host_visible:
             return _HostStorage(host_storage_at(storage.data_ptr(), storage.nbytes()), 0, tensor)
         low, high = self._spans[storage_key(storage)]

@@ -11,8 +11,8 @@ from flroute.device.capsule import row_major, span_of
 from flroute.device.dtypes import CARRIERS, DLPACK_CODES
 from flroute.device.storage_memory import can_exchange_memory, exchange_memory
 from flroute.device.table import DEVICE_TYPE, Device, current_index, device_at
-from flroute.device.tensors import empty_strided, host_alias, restrided
-from flroute.errors import DeviceError
+from flroute.device.tensors import empty_strided, host_alias, restrided, settle
+from flroute.errors import DeviceError, StreamError
 from flroute.torch_compat import HOST_KEYS, storage_use_count
 
 
@@ -65,6 +65,22 @@ def empty_with_strides(
     _refuse_layout(layout)
     _check_sizes(size)
     return empty_strided(device_of_factory(device), size, stride, dtype or torch.get_default_dtype())
+
+
+def record_stream(tensor: torch.Tensor, stream: torch.Stream) -> None:
+    """``aten::record_stream``: the block is not handed out again before the work on ``stream`` is done.
+
+    Raises:
+        StreamError: the stream is of another device.
+    """
+    device = device_at(tensor.device.index)
+    if stream.device != tensor.device:
+        raise StreamError(
+            f"record_stream of a tensor on {device.name} was given a stream of {stream.device}: "
+            f"give it one of the tensor's device, torch.fl.Stream({device.name!r})"
+        )
+    storage = tensor.untyped_storage()
+    device.streams.use(device.vendor_index, stream.stream_id, storage.data_ptr(), storage.nbytes())
 
 
 def _check_sizes(size: list[int]) -> None:
@@ -158,15 +174,12 @@ def _moved_to(room: torch.UntypedStorage, tensor: torch.Tensor) -> torch.Untyped
     return storage
 
 
-def record_stream(tensor: torch.Tensor, stream: torch.Stream) -> None:
-    """``aten::record_stream``: keep memory until a stream is done with it, which it is by the time that it is freed."""
-
-
 def read_scalar(tensor: torch.Tensor) -> Any:
     """``aten::_local_scalar_dense``: the one element, as a Python number."""
     device = device_at(tensor.device.index)
     if not tensor.data_ptr():
         return torch.zeros((), dtype=tensor.dtype, device="cpu").item()
+    settle(device)
     host = torch.empty(1, dtype=tensor.dtype, device="cpu")
     device.memory.copy_to_host(device.vendor_index, tensor.data_ptr(), host.data_ptr(), tensor.dtype.itemsize)
     if tensor.is_conj():
@@ -212,6 +225,9 @@ def move(source: torch.Tensor, target: torch.Tensor, moved: Moved) -> None:
     if source.dtype == target.dtype and source.dtype not in DLPACK_CODES:
         source, target = _as_integers(source), _as_integers(target)  # PyTorch cannot copy every dtype it has
     from_device, to_device = source.device.type == DEVICE_TYPE, target.device.type == DEVICE_TYPE
+    for tensor in (source, target):
+        if tensor.device.type == DEVICE_TYPE:
+            settle(device_at(tensor.device.index))
     if from_device and to_device and _move_within_vendor(source, target):
         return
     host = _download(source, moved) if from_device else source

@@ -42,6 +42,7 @@ from flroute.torch_compat.collectives import (
 from flroute.torch_compat.device_slot import (
     PRIVATEUSE1,
     DeviceGuardPatch,
+    counts_offsets,
     device_owner,
     guard_can_be_patched,
     register_device,
@@ -109,6 +110,13 @@ from flroute.torch_compat.storages import (
     storage_key,
     storage_use_count,
 )
+from flroute.torch_compat.streams import (
+    PlainEvent,
+    PlainStream,
+    accelerator_functions,
+    answer_for_accelerator,
+    replace_streams_and_events,
+)
 
 __all__ = [
     "ATTENTION_TAKES_MASK_AND_CAUSAL",
@@ -127,8 +135,12 @@ __all__ = [
     "DeviceWork",
     "DispatchKey",
     "DispatchKeySet",
+    "PlainEvent",
+    "PlainStream",
     "TorchDispatchMode",
+    "accelerator_functions",
     "all_op_names",
+    "answer_for_accelerator",
     "before_printing",
     "boxed_redispatch",
     "callback_work",
@@ -136,6 +148,7 @@ __all__ = [
     "check_version",
     "choose_as_on_host",
     "collective_ops",
+    "counts_offsets",
     "current_node",
     "decomposition_of",
     "device_owner",
@@ -172,6 +185,7 @@ __all__ = [
     "replace_kernel",
     "replace_module_apply",
     "replace_storage_resize",
+    "replace_streams_and_events",
     "replaceable_tensors",
     "resolving_lazy_bits",
     "run_composite",

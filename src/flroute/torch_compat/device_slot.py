@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ def device_owner() -> str:
     return str(torch._C._get_privateuse1_backend_name())
 
 
-def register_device(name: str, module: Any) -> None:
-    """Give PrivateUse1 the name ``name`` with ``module`` as ``torch.<name>``.
+def register_device(name: str, module: Any, submodules: Mapping[str, Any]) -> None:
+    """Give PrivateUse1 the name ``name`` with ``module`` as ``torch.<name>``, and its parts.
 
     Raises:
         CompatibilityError: another package already owns PrivateUse1 in this process.
@@ -37,6 +38,11 @@ def register_device(name: str, module: Any) -> None:
             f"TORCH_DEVICE_BACKEND_AUTOLOAD=0 stops PyTorch from loading device packages by itself."
         )
     _registration._setup_privateuseone_for_python_backend(name, backend_module=module)
+    for (
+        part,
+        submodule,
+    ) in submodules.items():  # else `import torch.fl.memory` would run its file a second time
+        sys.modules[f"torch.{name}.{part}"] = submodule
 
 
 def seeding_everything(code: Any) -> bool:
@@ -44,7 +50,15 @@ def seeding_everything(code: Any) -> bool:
     return code is torch.random._seed_custom_device.__code__
 
 
-PRIVATEUSE1 = 20  # c10::DeviceType::PrivateUse1
+def counts_offsets(code: Any) -> bool:
+    """Whether ``code`` is where DTensor reads a device's random state, to go on with a state whose offset it has moved."""
+    random = sys.modules.get("torch.distributed.tensor._random")
+    asks = getattr(getattr(random, "OffsetBasedRNGTracker", None), "_get_device_state", None)
+    return asks is not None and code is asks.__code__
+
+
+PRIVATEUSE1 = 20
+"""c10::DeviceType::PrivateUse1."""
 _REGISTRY_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
 _LIBC10 = Path(torch.__file__).parent / "lib" / "libc10.so"
 _VTABLE_SLOTS = 40

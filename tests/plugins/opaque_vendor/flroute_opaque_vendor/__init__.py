@@ -17,7 +17,7 @@ def flroute_vendors() -> Iterator[Vendor]:
     yield Vendor(
         name="opaque",
         version=__version__,
-        devices=tuple(DeviceFacts("Opaque One", total_memory=MEMORY.capacity) for _ in range(MEMORY.devices)),
+        devices=(DeviceFacts("Opaque One", total_memory=MEMORY.capacity, bfloat16=False),) * MEMORY.devices,
         memory=MEMORY,
         kernels=collect_kernels(kernels, implementation="window"),
     )
