@@ -93,7 +93,10 @@ with torch.fl.stream(side):
 torch.fl.current_stream().wait_stream(side)
 
 start, end = (torch.fl.Event(enable_timing=True) for _ in range(2))
-start.record(); step(); end.record(); end.synchronize()
+start.record()
+step()
+end.record()
+end.synchronize()
 start.elapsed_time(end)  # milliseconds
 ```
 
