@@ -76,3 +76,27 @@ def test_the_report_in_the_docs_shows_what_it_is_for() -> None:
     ):
         assert what in page
     assert str(EXAMPLES.parent) not in page
+
+
+def test_the_profile_in_the_docs_is_what_a_session_says(tmp_path: Path) -> None:
+    """But for times, and what follows from them."""
+    docs, example = EXAMPLES.parent / "docs", runpy.run_path(str(EXAMPLES / "read_a_profile.py"))
+    example["write"](tmp_path)
+    about = re.search(r"with PyTorch (\S+):", (docs / "profile.md").read_text())
+    assert about is not None
+    if torch.__version__.partition("+")[0] != about[1]:
+        pytest.skip(f"the docs are about PyTorch {about[1]}")
+
+    def told(page: Path) -> tuple[list[tuple[str, ...]], str]:
+        text = page.read_text()
+        row = r"^(aten::\S+) +(\w+) +(\S+) +(\S+) +(\d+) .* us +([\d,]+)"
+        return sorted(re.findall(row, text, re.MULTILINE)), text.partition("```text")[0] + text.rpartition(
+            "```"
+        )[2]
+
+    assert told(tmp_path / "profile.md") == told(docs / "profile.md"), (
+        "python examples/read_a_profile.py docs"
+    )
+    assert ("aten::addmm", "native", "reference/numpy:addmm", "fl:0", "2") in [
+        row[:5] for row in told(docs / "profile.md")[0]
+    ]

@@ -556,3 +556,16 @@ def test_bfloat16_takes_the_hot_path(name: str, monkeypatch: pytest.MonkeyPatch)
             CALLS[name](device)
         monkeypatch.setattr(Invocation, "_call", lambda *_: pytest.fail("the general path"))
         CALLS[name](device)
+
+
+def test_floats_in_a_list_make_no_entries_of_their_own() -> None:
+    """An optimizer's bias corrections are other numbers in every step: each would be remembered for ever."""
+    with flroute.enable("reference", default_device=False) as session:
+        tensors = [torch.ones(3, device="fl"), torch.ones(2, device="fl")]
+        for step in range(1, 6):
+            torch._foreach_mul_(tensors, [1.0 + 1 / step, 2.0])
+        handler = session.router.handler(torch.ops.aten._foreach_mul_.ScalarList)
+        cells = zip(handler.__code__.co_freevars, handler.__closure__, strict=True)
+        (entries,) = [cell.cell_contents for name, cell in cells if name == "entries"]
+        assert len(entries) == 1
+    assert tensors[1].tolist() == [32.0, 32.0]

@@ -257,7 +257,8 @@ def _overlap(args: tuple[Any, ...], arrays: list[Any]) -> bool:
 # -- keys and arrays --------------------------------------------------------------------------------------------------
 #
 # A key is the device's index, then for each argument in order: dtype and shape of a tensor, its strides if it is not
-# contiguous; the class and value of anything else. Of a float only the class: a learning rate changes what is computed, not how.
+# contiguous; the class and value of anything else. Of a float only the class, in a list too: a learning rate changes what is
+# computed, not how.
 
 
 def _key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
@@ -304,7 +305,10 @@ def _constant(value: Any) -> tuple[Any, ...]:
     kind = value.__class__
     if kind is float:
         return (kind,)
-    return (kind, tuple(value) if kind is list else value)
+    if kind is not list:
+        return (kind, value)
+    # likewise: an optimizer's bias corrections are other ones in every step
+    return (kind, tuple(map(type, value) if value and value[0].__class__ is float else value))
 
 
 def _constants(values: tuple[Any, ...]) -> list[Any]:
