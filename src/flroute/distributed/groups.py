@@ -11,6 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch.distributed.constants import default_pg_timeout
 
 from flroute.device.table import DEVICE_TYPE
 from flroute.distributed.collectives import Ask, Collective
@@ -47,7 +48,9 @@ class Group:
                 f"the process group {process_group.group_name!r} has no backend for {DEVICE_TYPE!r}: make it with "
                 f"init_process_group('flroute') or init_process_group('cpu:gloo,{DEVICE_TYPE}:flroute')"
             ) from error
-        self.timeout: float = self.transport.options._timeout.total_seconds()
+        options = self.transport.options  # a backend that is not gloo's may have none
+        timeout = default_pg_timeout if options is None else options._timeout
+        self.timeout: float = timeout.total_seconds()
         self.roll_call = RollCall(process_group)
         self._agreed: set[tuple[str, str]] = set()
         self._latest = ""

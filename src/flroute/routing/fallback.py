@@ -217,7 +217,7 @@ class HostCall:
         return self._adopt(host)
 
     def _lifted_sparse(self, host: torch.Tensor) -> torch.Tensor:
-        if host.layout is torch._mkldnn:  # type: ignore[attr-defined]
+        if host.is_mkldnn:
             raise DeviceError(
                 f"{self._facts.name} on {self._device.name} returns a tensor of layout {host.layout}, which lives on the "
                 f"host only: call it on tensor.cpu()"

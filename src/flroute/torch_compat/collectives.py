@@ -47,9 +47,13 @@ def gather_options() -> Any:
     return torch._C._distributed_c10d.AllgatherOptions()
 
 
-def with_prefix(prefix: str, store: Any) -> Any:
-    """A store whose keys all begin with ``prefix``, over a connection of its own."""
-    return torch._C._distributed_c10d.PrefixStore(prefix, store.clone())
+def with_prefix(prefix: str, store: Any) -> Any | None:
+    """A store whose keys all begin with ``prefix``, over a connection of its own; ``None``: this kind of store has but one."""
+    try:
+        own = store.clone()
+    except (RuntimeError, NotImplementedError):  # as of one that is written in Python
+        return None
+    return torch._C._distributed_c10d.PrefixStore(prefix, own)
 
 
 def is_file_store(store: Any) -> bool:
