@@ -12,6 +12,7 @@ import torch
 
 from flroute import registry
 from flroute.op_families import FAMILIES, family_of
+from flroute.routing import refused
 from flroute.routing.composites import PARTS
 from flroute.routing.device_ops import DEVICE_OPS
 from flroute.routing.schema import OpFacts, facts_of
@@ -152,7 +153,7 @@ def _state_without_kernels(facts: OpFacts) -> OpState:
         return OpState.COMPOSITE
     if facts.out_names and facts.functional is not None and facts.is_composite:
         return _state_without_kernels(facts_of(facts.functional))  # it calls that, and copies
-    if facts.name in PARTS or facts.is_composite:
+    if (facts.name in PARTS or facts.is_composite) and facts.name not in refused.PARTS:
         return OpState.DECOMPOSED
     return OpState.FALLBACK if any(has_kernel(facts.name, key) for key in _HOST_KEYS) else OpState.ABSENT
 

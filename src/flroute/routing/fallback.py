@@ -25,6 +25,7 @@ from flroute.errors import DeviceError, FlrouteError
 from flroute.routing import transfers
 from flroute.routing.expected import expected_results
 from flroute.routing.schema import OpFacts, tensors_in, with_numbers_as_tensors, written_tensors
+from flroute.routing.sparse import LAYOUTS as SPARSE_LAYOUTS
 from flroute.routing.sparse import is_sparse, overwrite, parts_of, with_parts
 from flroute.torch_compat import find_op, host_storage_at, storage_key, without_host_autocast
 
@@ -217,7 +218,7 @@ class HostCall:
         return self._adopt(host)
 
     def _lifted_sparse(self, host: torch.Tensor) -> torch.Tensor:
-        if host.is_mkldnn:
+        if host.layout not in SPARSE_LAYOUTS:  # mkldnn's
             raise DeviceError(
                 f"{self._facts.name} on {self._device.name} returns a tensor of layout {host.layout}, which lives on the "
                 f"host only: call it on tensor.cpu()"

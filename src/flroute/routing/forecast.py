@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flroute.device.table import Device
+from flroute.routing import refused
 from flroute.routing.candidates import candidates_in_order, in_words, refusal
 from flroute.routing.composites import split_of
 from flroute.routing.device_ops import DEVICE_OPS
@@ -66,7 +67,7 @@ def forecast(
         rejected.append(found)
     if facts.name in DEVICE_OPS and not facts.is_composite:
         return Forecast(Route.NATIVE, DEVICE_KERNEL, Reason.MATCHED)
-    if split_of(facts, device.vendor) is not None:
+    if facts.name not in refused.PARTS and split_of(facts, device.vendor) is not None:
         return Forecast(Route.DECOMPOSED, None, Reason.COMPOSITE, tuple(rejected))
     reason = rejected[-1].reason if rejected else Reason.NO_KERNEL
     return Forecast(Route.FALLBACK, None, reason, tuple(rejected))

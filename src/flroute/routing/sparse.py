@@ -22,6 +22,9 @@ _STRIDED = torch.strided
 _COO_KEYS, _COMPRESSED_KEYS = DispatchKeySet(DispatchKey.SparseCPU), DispatchKeySet(DispatchKey.SparseCsrCPU)
 _ROWS_ARE_COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_bsr})
 
+LAYOUTS = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+"""All that a device tensor can have beside the strided one."""
+
 METADATA = frozenset(
     {
         "aten::_coalesced_", "aten::_dimI", "aten::_dimV", "aten::_indices", "aten::_nnz", "aten::_values",
