@@ -379,7 +379,7 @@ def _flat(result: Any) -> list[torch.Tensor]:
 def test_writes_take_the_hot_path(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     general: list[int] = []
     call = Invocation._call
-    monkeypatch.setattr(Invocation, "_call", lambda self, *rest: (general.append(1), call(self, *rest))[1])
+    monkeypatch.setattr(Invocation, "call", lambda self, *rest: (general.append(1), call(self, *rest))[1])
     tensors = [torch.ones(3, 3).to("fl") for _ in range(3)]
     with flroute.enable("reference", fallback="error", default_device=False) as session:
         for _ in range(5):
@@ -485,7 +485,7 @@ def test_a_kernel_behind_one_that_the_signature_rules_out_is_hot(
     )
     general: list[int] = []
     call = Invocation._call
-    monkeypatch.setattr(Invocation, "_call", lambda self, *rest: (general.append(1), call(self, *rest))[1])
+    monkeypatch.setattr(Invocation, "call", lambda self, *rest: (general.append(1), call(self, *rest))[1])
     x = made.put(torch.ones(3, 4))[:, ::2]
     with flroute.enable(made.name, fallback="error", default_device=False) as session:
         for _ in range(4):
@@ -554,7 +554,7 @@ def test_bfloat16_takes_the_hot_path(name: str, monkeypatch: pytest.MonkeyPatch)
     with flroute.enable("reference", fallback="error", default_device=False):
         for _ in range(2):
             CALLS[name](device)
-        monkeypatch.setattr(Invocation, "_call", lambda *_: pytest.fail("the general path"))
+        monkeypatch.setattr(Invocation, "call", lambda *_: pytest.fail("the general path"))
         CALLS[name](device)
 
 
