@@ -378,7 +378,7 @@ def _flat(result: Any) -> list[torch.Tensor]:
 )
 def test_writes_take_the_hot_path(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     general: list[int] = []
-    call = Invocation._call
+    call = Invocation.call
     monkeypatch.setattr(Invocation, "call", lambda self, *rest: (general.append(1), call(self, *rest))[1])
     tensors = [torch.ones(3, 3).to("fl") for _ in range(3)]
     with flroute.enable("reference", fallback="error", default_device=False) as session:
@@ -484,7 +484,7 @@ def test_a_kernel_behind_one_that_the_signature_rules_out_is_hot(
         Kernel("aten::neg", named("second", lambda x: -x)),
     )
     general: list[int] = []
-    call = Invocation._call
+    call = Invocation.call
     monkeypatch.setattr(Invocation, "call", lambda self, *rest: (general.append(1), call(self, *rest))[1])
     x = made.put(torch.ones(3, 4))[:, ::2]
     with flroute.enable(made.name, fallback="error", default_device=False) as session:
