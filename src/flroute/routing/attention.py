@@ -79,7 +79,7 @@ def _host_fuses(
     return bool(_choice(HOST_KEYS, *alike[:3], host_mask, dropout_p, is_causal, **options) == _FUSED)
 
 
-def _wide(tensor: Tensor) -> Tensor:
+def wide(tensor: Tensor) -> Tensor:
     """In the precision in which the host accumulates."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
@@ -87,7 +87,7 @@ def _wide(tensor: Tensor) -> Tensor:
 def _scores(query: Tensor, key: Tensor, is_causal: bool, mask: Tensor | None, factor: float) -> Tensor:
     scores = (query * factor) @ key.transpose(-2, -1)
     if mask is not None:
-        scores = scores + _wide(mask)
+        scores = scores + wide(mask)
     if is_causal:
         hidden = torch.full(scores.shape[-2:], -math.inf, dtype=scores.dtype, device=scores.device)
         scores = scores + hidden.triu(1)
@@ -116,9 +116,9 @@ def fused_attention(
 ) -> tuple[Tensor, Tensor]:
     """The output, laid out as the query is, and the logarithm of each row's sum of exponentials."""
     wide_query, keys, values = (
-        _wide(query),
-        _for_each_head(_wide(key), query),
-        _for_each_head(_wide(value), query),
+        wide(query),
+        _for_each_head(wide(key), query),
+        _for_each_head(wide(value), query),
     )
     scores = _scores(wide_query, keys, is_causal, attn_mask, _factor(query, scale))
     largest = scores.amax(-1, keepdim=True)
@@ -144,11 +144,11 @@ def fused_attention_backward(
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query, key and value, the heads of each position side by side in memory."""
-    grad, wide_query, factor = _wide(grad_out), _wide(query), _factor(query, scale)
-    keys, values = _for_each_head(_wide(key), query), _for_each_head(_wide(value), query)
+    grad, wide_query, factor = wide(grad_out), wide(query), _factor(query, scale)
+    keys, values = _for_each_head(wide(key), query), _for_each_head(wide(value), query)
     scores = _scores(wide_query, keys, is_causal, attn_mask, factor)
     weights = (scores - logsumexp.unsqueeze(-1)).exp()
-    through_softmax = (grad * _wide(out)).sum(-1, keepdim=True)
+    through_softmax = (grad * wide(out)).sum(-1, keepdim=True)
     grad_scores = weights * (grad @ values.transpose(-2, -1) - through_softmax)
     return (
         _by_position(grad_scores @ keys * factor, query),

@@ -14,10 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-
-def _wide(tensor: Tensor) -> Tensor:
-    """In the precision in which the host computes."""
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+from flroute.routing.attention import wide
 
 
 def _last(x: Tensor, normalized_shape: Sequence[int]) -> list[int]:
@@ -28,10 +25,10 @@ def fused_rms_norm(
     x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, eps: float | None
 ) -> tuple[Tensor, Tensor]:
     """x / rms(x) * weight, and 1 / rms(x) in the precision it is computed in."""
-    wide = _wide(x)
-    mean = wide.square().mean(_last(x, normalized_shape), keepdim=True)
-    rstd = (mean + (torch.finfo(wide.dtype).eps if eps is None else eps)).rsqrt()
-    result = wide * rstd
+    precise = wide(x)
+    mean = precise.square().mean(_last(x, normalized_shape), keepdim=True)
+    rstd = (mean + (torch.finfo(precise.dtype).eps if eps is None else eps)).rsqrt()
+    result = precise * rstd
     if weight is not None:
         result = result * weight
     return result.to(x.dtype).contiguous(), rstd  # row-major, as on the host, whatever ``x`` is
@@ -46,15 +43,15 @@ def fused_rms_norm_backward(
     output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None]:
     """With u = x / rms(x) and g = grad * weight: (g - u mean(g u)) / rms(x), and the sum of grad * u over rows."""
-    wide, normalized = _wide(grad), _wide(x) * rstd
+    precise, normalized = wide(grad), wide(x) * rstd
     for_input = for_weight = None
     if output_mask[0]:
-        scaled = wide if weight is None else wide * weight
+        scaled = precise if weight is None else precise * weight
         slope = (scaled * normalized).mean(_last(x, normalized_shape), keepdim=True)
         for_input = ((scaled - normalized * slope) * rstd).to(x.dtype).contiguous()
     if output_mask[1] and weight is not None:
         rows = list(range(x.dim() - len(normalized_shape)))
-        products = wide * normalized
+        products = precise * normalized
         for_weight = (products.sum(rows) if rows else products).to(weight.dtype)
     return for_input, for_weight
 

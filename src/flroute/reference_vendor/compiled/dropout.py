@@ -8,14 +8,14 @@ import torch
 
 from flroute.reference_vendor.compiled.launch import Array, Source, ceil_div, compiled_kernel
 from flroute.reference_vendor.memory import empty
+from flroute.reference_vendor.support import FLOAT_TYPES
 
 BLOCK = 4096
-_FLOATS = (torch.float32, torch.float64)
 _SOURCE = Source("pointwise", "common")
 
 
 def _of_a_mask(gradient: Any, mask: Any, scale: float) -> bool | str:
-    fits = mask.dtype is torch.bool and gradient.dtype in _FLOATS and gradient.shape == mask.shape
+    fits = mask.dtype is torch.bool and gradient.dtype in FLOAT_TYPES and gradient.shape == mask.shape
     return fits or f"a gradient of {gradient.dtype} for a mask of {mask.dtype}"
 
 

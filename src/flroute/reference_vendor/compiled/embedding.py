@@ -9,11 +9,10 @@ import torch
 
 from flroute.reference_vendor.compiled.launch import Array, Source, block_of, ceil_div, compiled_kernel
 from flroute.reference_vendor.memory import empty
-from flroute.reference_vendor.support import check_indices
+from flroute.reference_vendor.support import FLOAT_TYPES, check_indices
 
 COLUMNS = 256
 """Of the table, that one program works on."""
-FLOATS = (torch.float32, torch.float64)
 INDICES = (torch.int64, torch.int32)
 _SOURCE = Source("embedding")
 _DTYPES = ("float32", "float64", "int64", "int32")
@@ -24,7 +23,7 @@ def _adds_in_order(
 ) -> bool | str:
     if scale_grad_by_freq:
         return "gradients scaled by how often a row is picked"
-    if gradient.dtype not in FLOATS or indices.dtype not in INDICES:
+    if gradient.dtype not in FLOAT_TYPES or indices.dtype not in INDICES:
         return f"gradients of {gradient.dtype} for indices of {indices.dtype}"
     if gradient.ndim == 0 or gradient.numel() != indices.numel() * gradient.shape[-1]:
         return f"a gradient of shape {tuple(gradient.shape)} for indices of shape {tuple(indices.shape)}"

@@ -10,7 +10,7 @@ import torch
 from flroute.reference_vendor.compiled.launch import Array, Source, block_of, compiled_kernel
 from flroute.reference_vendor.losses import MEAN, NONE
 from flroute.reference_vendor.memory import empty
-from flroute.reference_vendor.support import quiet
+from flroute.reference_vendor.support import FLOAT_TYPES, quiet
 
 BLOCK = 128
 _SOURCE = Source("losses")
@@ -20,7 +20,7 @@ _DTYPES = ("float32", "float64", "int64")
 def _plain(x: Any, target: Any, weight: Any, reduction: int, ignore_index: int) -> bool | str:
     if weight is not None or reduction == NONE:
         return "weights, or a loss for each row"
-    if x.dtype not in (torch.float32, torch.float64) or target.dtype is not torch.int64:
+    if x.dtype not in FLOAT_TYPES or target.dtype is not torch.int64:
         return f"targets of {target.dtype} for {x.dtype}"
     fits = x.ndim == 2 and target.ndim == 1 and x.shape[0] == target.shape[0] and 0 not in x.shape
     return fits or f"a target of shape {tuple(target.shape)} for an input of shape {tuple(x.shape)}"
