@@ -222,7 +222,7 @@ def test_a_launch_during_another_runs_in_its_own_thread(
     kernels: dict[str, Kernel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = team.Team()
-    ctypes.c_int64.from_address(taken.address + 8 * team._NAMES.index("busy")).value = 1
+    ctypes.c_int64.from_address(taken.address + 8 * team.NAMES.index("busy")).value = 1
     monkeypatch.setattr(launcher, "team_of", lambda threads: taken)
     x, y = numbers(100)
     out = np.full_like(x, np.nan)
