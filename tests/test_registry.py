@@ -13,7 +13,8 @@ import torch
 
 import flroute
 from flroute import registry
-from flroute.registry import Registry, broken_kernel_rule
+from flroute.kernel_rules import broken_kernel_rule, definition_of
+from flroute.registry import Registry
 from flroute.vendor import DeviceFacts, HostMemory, Kernel, Vendor, hookimpl
 from support import Plugin, Vendors, decision_of, make_vendor_object, named, throw_away_vendors, unique
 
@@ -474,7 +475,7 @@ def test_an_extra_kernel_named_like_the_vendors_own_is_its_bringers_problem(vend
     assert (caught.value.plugin, caught.value.hook) == ("bringer", "flroute_kernels")
     assert caught.value.rule.startswith(
         f"the kernel 'python:relu' that plugin 'bringer' brings to vendor {made.name!r} for aten::relu has the name of one "
-        f"of the vendor's own, at {registry.definition_of(relu)}"
+        f"of the vendor's own, at {definition_of(relu)}"
     )
     assert "Rename its function, or give it another implementation than 'python'." in caught.value.rule
     assert names(made.name, "aten::relu") == ["relu"]

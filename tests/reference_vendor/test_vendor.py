@@ -9,8 +9,8 @@ import torch
 from against_host import KERNELS, run
 
 from flroute import reference_vendor
+from flroute.kernel_rules import broken_kernel_rule
 from flroute.reference_vendor.support import fast
-from flroute.registry import broken_kernel_rule
 
 EVERY = reference_vendor.kernels()
 

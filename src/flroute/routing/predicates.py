@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flroute.errors import VendorError
-from flroute.registry import definition_of
+from flroute.kernel_rules import definition_of
 from flroute.routing.schema import OpFacts
 
 Predicate = Callable[..., bool | str]
