@@ -13,7 +13,7 @@ import torch
 from flroute.drift.bisect_progress import Progress
 from flroute.drift.bisect_state import KeptRuns
 from flroute.drift.bisection import Bisection
-from flroute.drift.smallest import most_questions, smallest
+from flroute.drift.smallest import fewest_questions, most_questions, smallest
 from flroute.drift.trials import EVERYTHING, CallableTrial, CommandTrial, Run, Trial
 from flroute.errors import BisectError
 from flroute.routing.schema import facts_of
@@ -124,11 +124,11 @@ class _Search:
                 f"nothing that {self.trial.name} does is computed by a vendor's kernel: there is nothing to replace. "
                 f"Does it put its tensors on the device?"
             )
-        again = self._ask("device again", ())
+        self._check_determinism(device, self._ask("device again", ()))
         host = self._ask("host", (*self.suspects, EVERYTHING))
         self.good = host.metric if self.given is None else self.given
-        self.allowed = self.tolerance * abs(self.good) if self.relative else self.tolerance
-        self._check(device, again, host)
+        self.allowed = self._allowed(self.good)
+        self._check(device, host)
         self.parts = tuple(op for op in host.sent if op not in device.native and op not in device.sent)
         if self._is_good(device.metric):
             return self._found((), (), device, host, device)
@@ -138,13 +138,21 @@ class _Search:
         cured = self._with_on_host(ops)
         return self._found(ops, self._accomplices(ops, groups), device, host, cured)
 
-    def _check(self, device: Run, again: Run, host: Run) -> None:
-        """Whether there is anything that can be looked for."""
-        if self._distance(device.metric, again.metric) > self.allowed / 2:
+    def _allowed(self, good: float) -> float:
+        """How far from the good value counts as good."""
+        return self.tolerance * abs(good) if self.relative else self.tolerance
+
+    def _check_determinism(self, device: Run, again: Run) -> None:
+        """Whether two runs of the same give the same; with half of the tolerance, so that no run falls now here and now there."""
+        near = self._allowed(device.metric if self.given is None else self.given)
+        if _distance(device.metric, again.metric) > (near / 2 if math.isfinite(near) else 0):
             raise BisectError(
                 f"the metric is not deterministic: two runs on the device gave {device.metric:.9g} and {again.metric:.9g}, which "
-                f"is too far apart for a tolerance of {self.allowed:.3g}. Seed what is random in it, and begin each run anew."
+                f"is too far apart for a tolerance of {near:.3g}. Seed what is random in it, and begin each run anew."
             )
+
+    def _check(self, device: Run, host: Run) -> None:
+        """Whether there is anything that can be looked for."""
         if stayed := [op for op in device.native if op in host.native]:
             raise BisectError(
                 f"{', '.join(stayed[:3])}{' and others' if len(stayed) > 3 else ''} stayed on the device when sent to the host: "
@@ -162,9 +170,10 @@ class _Search:
             )
 
     def _announce(self, groups: Sequence[Group]) -> None:
-        best = len(self.kept) + most_questions(len(groups), 1) - 1 + _END
+        apart, alike = len(groups), max(map(len, groups))
+        best = _BEGIN + fewest_questions(apart) + (_END if apart > 1 else 0)
         worst, two = (
-            _BEGIN + _END + most_questions(len(groups), n) + most_questions(max(map(len, groups)), n)
+            _BEGIN + most_questions(apart, n) + (most_questions(alike, n) if alike > 1 else 0) + _END
             for n in (1, 2)
         )
         self.bar.plan(len(self.suspects), best, worst, two)
@@ -208,13 +217,7 @@ class _Search:
         return run
 
     def _is_good(self, metric: float) -> bool:
-        return self._distance(metric, self.good) <= self.allowed
-
-    def _distance(self, one: float, other: float) -> float:
-        """How far apart; NaN is far from all but NaN."""
-        if one == other or (math.isnan(one) and math.isnan(other)):
-            return 0.0
-        return abs(one - other) if math.isfinite(one) and math.isfinite(other) else math.inf
+        return _distance(metric, self.good) <= self.allowed
 
     def _found(
         self, ops: tuple[str, ...], together_with: tuple[str, ...], device: Run, host: Run, cured: Run
@@ -233,6 +236,13 @@ class _Search:
             cured=cured.metric,
             allowed=self.allowed,
         )
+
+
+def _distance(one: float, other: float) -> float:
+    """How far apart; what is not finite is far from all but itself."""
+    if one == other or (math.isnan(one) and math.isnan(other)):
+        return 0.0
+    return abs(one - other) if math.isfinite(one) and math.isfinite(other) else math.inf
 
 
 def _ops_of(groups: Iterable[Group]) -> tuple[str, ...]:

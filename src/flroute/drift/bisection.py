@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -57,9 +58,9 @@ class Bisection:
         return "\n".join(["[order]", *(f'"{op}" = ["{HOST}"]' for op in self.order)]) if self.ops else ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, in types that JSON has but for a metric that is not finite."""
-        order = {op: list(words) for op, words in self.order.items()}
-        return {"schema_version": 1, **asdict(self), "order": order}
+        """Everything, in types that JSON has: a metric that is not finite is a word, ``"nan"``."""
+        facts = {name: _plain(value) for name, value in asdict(self).items()}
+        return {"schema_version": 1, **facts, "order": {op: list(words) for op, words in self.order.items()}}
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write all of it to a file."""
@@ -99,3 +100,7 @@ class Bisection:
     def _repr_html_(self) -> str:
         """For a notebook."""
         return html_part(html_lines(self.summary()), *([html_text(self.to_toml())] if self.ops else []))
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -57,6 +57,16 @@ def _without_idle(found: list[T], holds: Callable[[list[T]], bool]) -> list[T]:
     return found
 
 
+def fewest_questions(things: int) -> int:
+    """How often ``smallest`` asks at least, to find one thing.
+
+    Example:
+        >>> fewest_questions(32), fewest_questions(1)
+        (5, 0)
+    """
+    return max(things, 1).bit_length() - 1
+
+
 def most_questions(things: int, needed: int) -> int:
     """How often ``smallest`` asks at most, when so many of the things are needed.
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from flroute.device import rng
 from flroute.errors import BisectError
 from flroute.policy import HOST
 from flroute.routing.trace import read
@@ -120,13 +121,15 @@ class CallableTrial:
 
     def run(self, ops: Iterable[str]) -> Run:
         """Call it once."""
+        sent = list(ops)
         _restore(self._states)
-        rules = [*rules_for(ops), *self._own_rules]
+        rules = [*rules_for(sent), *self._own_rules]
         with enable(self._device, fallback="allow", rules=rules, **self._settings) as session:
             try:
                 found = self.metric()
-            except Exception as error:
-                raise BisectError(f"the metric {self.name} raised {type(error).__name__}: {error}") from error
+            except Exception as error:  # whatever it is: the search cannot go on, and the cause goes along
+                raised = f"raised {type(error).__name__}, with {_place(sent)}: {error}"
+                raise BisectError(f"the metric {self.name} {raised}") from error
             metric = self._number(found)
         return Run(metric, *what_ran(session.decisions))
 
@@ -140,21 +143,31 @@ class CallableTrial:
 
 
 def _name_of(function: Callable[..., Any]) -> str:
-    """Module and name, which tell a state file what it is of."""
+    """File and name, which tell a state file what it is of."""
     named = getattr(function, "func", function)  # what a partial wraps
-    name = getattr(named, "__qualname__", type(named).__qualname__)
-    return f"{getattr(named, '__module__', type(named).__module__)}:{name}"
+    code = getattr(named, "__code__", None)
+    place = named.__class__.__module__ if code is None else code.co_filename
+    return f"{place}:{getattr(named, '__qualname__', named.__class__.__qualname__)}"
+
+
+def _place(ops: Sequence[str]) -> str:
+    """What ran where, in words."""
+    if not ops:
+        return "everything on the device"
+    return f"{'everything' if EVERYTHING in ops else ', '.join(ops)} on the host"
 
 
 def _random_states() -> tuple[Any, ...]:
-    return random.getstate(), np.random.get_state(), torch.get_rng_state()
+    """Of all that programs draw from."""
+    return random.getstate(), np.random.get_state(), torch.get_rng_state(), rng.get_rng_state_all()
 
 
 def _restore(states: tuple[Any, ...]) -> None:
-    python, numpys, torchs = states
+    python, numpys, torchs, devices = states
     random.setstate(python)
     np.random.set_state(numpys)
     torch.set_rng_state(torchs)
+    rng.set_rng_state_all(devices)
 
 
 class CommandTrial:
@@ -184,7 +197,7 @@ class CommandTrial:
         """Run it once, and read what it printed and what it decided."""
         with tempfile.TemporaryDirectory(prefix="flroute-bisect-") as folder:
             trace = Path(folder) / "decisions.jsonl"
-            done = self._execute(trace, rules_for(ops))
+            done = self._execute(trace, list(ops))
             if not trace.exists():
                 raise BisectError(
                     f"the command {self.name!r} made no decisions: it must compute on a device of flroute, in a session "
@@ -193,8 +206,8 @@ class CommandTrial:
             decisions = read(trace).decisions
         return Run(self._metric(done), *what_ran(decisions))
 
-    def _execute(self, trace: Path, rules: list[dict[str, Any]]) -> subprocess.CompletedProcess[str]:
-        own = os.environ.get("FLROUTE_RULES")
+    def _execute(self, trace: Path, ops: list[str]) -> subprocess.CompletedProcess[str]:
+        rules, own = rules_for(ops), os.environ.get("FLROUTE_RULES")
         variables = {
             "FLROUTE_TRACE": str(trace),
             "FLROUTE_TRACE_MAX_BYTES": str(2**40),  # else a long one would be put aside between two sessions
@@ -214,7 +227,7 @@ class CommandTrial:
             if "FallbackError" in done.stderr:
                 hint = " Its session says fallback='error', which bisect cannot change: leave it out, or set FLROUTE_FALLBACK."
             raise BisectError(
-                f"the command {self.name!r} ended with exit code {done.returncode}.{hint}{_shown(done)}"
+                f"the command {self.name!r} ended with exit code {done.returncode}, with {_place(ops)}.{hint}{_shown(done)}"
             )
         return done
 
@@ -224,7 +237,7 @@ class CommandTrial:
             found = [
                 match[1] if match.re.groups else match[0] for match in self._pattern.finditer(done.stdout)
             ]
-            what = f"matches {self._pattern.pattern!r}"
+            what = f"matches {self._pattern.pattern}"
         else:
             found = METRIC.findall(done.stdout) or _NUMBER.findall(done.stdout)
             what = "is a number"
