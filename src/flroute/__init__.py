@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING
 
 from flroute.activation import activate_if_alone
 from flroute.api import current_device, device, devices, vendors
+from flroute.drift.bisect import bisect
+from flroute.drift.bisection import Bisection
 from flroute.errors import (
     AutocastError,
+    BisectError,
     CheckpointError,
     CompatibilityError,
     DeviceError,
@@ -36,6 +39,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AutocastError",
+    "BisectError",
+    "Bisection",
     "CheckpointError",
     "CompatibilityError",
     "Decision",
@@ -54,6 +59,7 @@ __all__ = [
     "UnknownVendorError",
     "Unsupported",
     "VendorError",
+    "bisect",
     "check",
     "current_device",
     "device",

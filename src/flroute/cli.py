@@ -1,4 +1,4 @@
-"""The command line: ``flroute demo | devices | ops | check | doctor | lock | config | cache | diff | replay | bench``."""
+"""The command line: ``flroute demo | devices | ops | check | doctor | lock | config | cache | diff | replay | bench | bisect``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.table import Table
 
 from flroute.commands import health, inventory, recorded
 from flroute.commands.bench import bench
+from flroute.commands.bisect import bisect
 from flroute.commands.terminal import (
     JsonOption,
     errors_in_words,
@@ -44,6 +45,9 @@ for command in (
     bench,
 ):
     app.command()(command)
+app.command(context_settings={"allow_interspersed_args": False})(
+    bisect
+)  # what follows the command's name is its own
 
 
 @app.command()
