@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 
 from flroute.activation import activate_if_alone
 from flroute.api import current_device, device, devices, vendors
+from flroute.drift.compare import compare
+from flroute.drift.comparison import Comparison
 from flroute.errors import (
     AutocastError,
     CheckpointError,
+    ComparisonError,
     CompatibilityError,
     DeviceError,
     FallbackError,
@@ -37,6 +40,8 @@ __version__ = "0.1.0"
 __all__ = [
     "AutocastError",
     "CheckpointError",
+    "Comparison",
+    "ComparisonError",
     "CompatibilityError",
     "Decision",
     "DeviceError",
@@ -55,6 +60,7 @@ __all__ = [
     "Unsupported",
     "VendorError",
     "check",
+    "compare",
     "current_device",
     "device",
     "devices",
