@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from flroute.activation import activate_if_alone
 from flroute.api import current_device, device, devices, vendors
+from flroute.drift.shadow import shadow
+from flroute.drift.shadow_tensor import ShadowTensor
 from flroute.errors import (
     AutocastError,
     CheckpointError,
@@ -23,6 +25,7 @@ from flroute.errors import (
     KernelResultError,
     LockError,
     SettingsError,
+    ShadowError,
     UnknownVendorError,
     Unsupported,
     VendorError,
@@ -51,6 +54,8 @@ __all__ = [
     "Route",
     "Session",
     "SettingsError",
+    "ShadowError",
+    "ShadowTensor",
     "UnknownVendorError",
     "Unsupported",
     "VendorError",
@@ -60,6 +65,7 @@ __all__ = [
     "devices",
     "enable",
     "load_file",
+    "shadow",
     "vendors",
 ]
 
