@@ -15,6 +15,8 @@ from flroute.activation import activate_if_alone
 from flroute.api import current_device, device, devices, vendors
 from flroute.drift.compare import compare
 from flroute.drift.comparison import Comparison
+from flroute.drift.shadow import shadow
+from flroute.drift.shadow_tensor import ShadowTensor
 from flroute.errors import (
     AutocastError,
     CheckpointError,
@@ -26,6 +28,7 @@ from flroute.errors import (
     KernelResultError,
     LockError,
     SettingsError,
+    ShadowError,
     UnknownVendorError,
     Unsupported,
     VendorError,
@@ -56,6 +59,8 @@ __all__ = [
     "Route",
     "Session",
     "SettingsError",
+    "ShadowError",
+    "ShadowTensor",
     "UnknownVendorError",
     "Unsupported",
     "VendorError",
@@ -66,6 +71,7 @@ __all__ = [
     "devices",
     "enable",
     "load_file",
+    "shadow",
     "vendors",
 ]
 

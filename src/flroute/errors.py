@@ -67,6 +67,10 @@ class FallbackError(FlrouteError):
     """Only the host could do the work, and the session's policy is ``fallback="error"``."""
 
 
+class ShadowError(FlrouteError, ValueError):
+    """A shadow run that cannot be: no such reference, a sample that is none, or values of two records in one call."""
+
+
 class Unsupported(FlrouteError):
     """Raised by a kernel, before it has written anything, for a case it does not serve.
 

@@ -45,7 +45,7 @@ def made_by(target: str, seed: int) -> tuple[Any, Any]:
     """The model and the inputs that a function gives, the same ones for the same seed."""
     import torch
 
-    from flroute.drift.places import seeded
+    from flroute.drift.sides import seeded
 
     make = function_named(target)
     with seeded(seed, torch.device("cpu")):

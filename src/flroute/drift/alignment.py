@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from flroute.drift.observer import is_quiet
-from flroute.drift.run import OpCall, Phase, Run, place_in_words
+from flroute.drift.run import OpCall, Run, place_in_words
+from flroute.drift.watcher import is_quiet
+from flroute.vocabulary import Phase
 
 Group = tuple[Phase, str, int]
 

@@ -14,8 +14,8 @@ from flroute.drift.comparison import Comparison, Divergence, LayerShare, OpDiffe
 from flroute.drift.kept import Kept
 from flroute.drift.measures import Difference, difference
 from flroute.drift.observe import Subject, observe
-from flroute.drift.places import HOST, HOST_FLOAT64
 from flroute.drift.run import OpCall, Run, key
+from flroute.drift.sides import HOST, HOST_FLOAT64
 from flroute.errors import ComparisonError
 from flroute.report import counted
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from flroute.drift.alignment import Detour
 from flroute.drift.error_plot import plot
 from flroute.drift.measures import Difference
-from flroute.drift.run import Local, Origin, Phase, place_in_words
+from flroute.drift.run import Local, Origin, place_in_words
 from flroute.report import counted
 from flroute.tables import Grid, html_lines, html_part, in_text, page
+from flroute.vocabulary import Phase
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

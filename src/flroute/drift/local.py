@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
+from flroute.drift.judge import Judge
 from flroute.drift.kept import on_host
 from flroute.drift.measures import difference
 from flroute.drift.run import Local
-from flroute.drift.tolerances import excess, tolerance_for
 from flroute.routing.composites import PARTS
 from flroute.routing.schema import OpFacts, bind, tensors_in, written_tensors
 from flroute.torch_compat import map_tensors, outside_dispatch_modes, without_host_autocast
@@ -24,9 +25,6 @@ _ORDERS = frozenset(
 """Ops that give elements with their places, of which there may be several."""
 _SCRATCH = frozenset({"aten::_ctc_loss"})
 """Ops whose results after the first are for their backward, and not defined everywhere."""
-_HOSTS_OWN_ERROR = 4.0
-"""How many times the host's own rounding error, in the same dtype, a result beyond its tolerance may be away: sums that cancel
-and badly conditioned equations have no better answer in that dtype."""
 
 
 def makes_room(facts: OpFacts) -> bool:
@@ -146,38 +144,33 @@ class JudgedCall:
         parts = PARTS.get(self._facts.name)
         return self._facts.op if parts is None or self._facts.is_seeded else parts
 
-    def _worst(self, values: list[torch.Tensor], references: list[torch.Tensor]) -> Local | None:
-        found = [self._local(value, r) for value, r in zip(values, references, strict=True)]
-        worst = max(found, key=lambda local: local.excess)
-        if worst.excess <= 1:
-            return worst
-        try:
-            same = self._repeated(wide=False)
-        except Exception:  # noqa: BLE001 -- the host refuses this dtype: then float64 alone decides
-            return worst
-        hosts = [self._local(of_host, r) for of_host, r in zip(same, references, strict=False)]
-        eased = [
-            Local(
-                mine.difference,
-                mine.excess / max(1.0, _HOSTS_OWN_ERROR * host.excess),
-                mine.tolerance,
-                mine.source,
+    def _worst(self, values: list[torch.Tensor], references: list[torch.Tensor]) -> Local:
+        inputs = [copy for copy in self._copies.values() if copy is not None]
+        found = []
+        for place, (value, reference) in enumerate(zip(values, references, strict=True)):
+            verdict = _JUDGE.judge(
+                self._facts.name,
+                self._vendor,
+                value,
+                reference,
+                inputs,
+                partial(self._hosts_own_error, reference, place),
             )
-            for mine, host in zip(found, hosts, strict=False)
-        ]
-        return max(eased, key=lambda local: local.excess)
+            found.append((verdict.reading.excess, place, verdict.tolerance))
+        excess, place, allowed = max(found, key=lambda item: item[0])
+        in_words = f"rtol {allowed.rtol:.1e}, atol {allowed.atol:.1e}"
+        return Local(difference(values[place], references[place]), excess, in_words, allowed.source)
 
-    def _local(self, value: torch.Tensor, reference: torch.Tensor) -> Local:
-        size = max((copy.numel() for copy in self._copies.values() if copy is not None), default=1)
-        allowed = tolerance_for(self._facts.name, value.dtype, size, self._vendor)
-        far = excess(value, reference, allowed)
-        return Local(
-            difference(value, reference),
-            far,
-            f"rtol {allowed.rtol:.1e}, atol {allowed.atol:.1e}",
-            allowed.source,
-        )
+    def _hosts_own_error(self, reference: torch.Tensor, place: int) -> list[torch.Tensor]:
+        """How far the host is off in the same dtype: sums that cancel have no better answer there."""
+        try:
+            same = self._repeated(wide=False)[place]
+        except Exception:  # noqa: BLE001 -- the host refuses this dtype: then float64 alone decides
+            return []
+        return [torch.nan_to_num(same - reference, posinf=0.0, neginf=0.0)]
 
+
+_JUDGE = Judge(roundings=1.0)
 
 _WIDE: dict[Any, torch.dtype] = {
     torch.float16: torch.float64,

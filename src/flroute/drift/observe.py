@@ -13,11 +13,12 @@ import torch
 from flroute import activation
 from flroute.device import guard
 from flroute.drift.kept import keep, on_host
-from flroute.drift.observer import Observer
-from flroute.drift.places import Place, place_named, seeded
-from flroute.drift.run import Origin, Phase, Run, Tensors
+from flroute.drift.run import Origin, Run, Tensors
+from flroute.drift.sides import Place, place_named, seeded
 from flroute.drift.trees import named_tensors
+from flroute.drift.watcher import Watcher
 from flroute.routing.node_modules import marked
+from flroute.vocabulary import Phase
 
 Loss = Callable[[Any], torch.Tensor]
 
@@ -67,12 +68,12 @@ def observe(subject: Subject, place: str | Place, *, ops: bool = True, judged: b
     args, kwargs = where.inputs(subject.call())
     judge_it = where.device is not None if judged is None else judged
     with seeded(subject.seed, where.torch_device), where.running(subject.settings) as settings, marked():
-        observer = Observer(model, run, where.device, settings, ops=ops, judged=judge_it)
+        watcher = Watcher(model, run, where.device, settings, ops=ops, judged=judge_it)
         try:
-            _pass(subject, where, model, args, kwargs, observer, run)
+            _pass(subject, where, model, args, kwargs, watcher, run)
         except Exception as error:  # noqa: BLE001 -- the model's own error is a result: it may be raised on one side only
             run.error = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-            run.raised, run.raised_in = error, (observer.last_module, observer.phase)
+            run.raised, run.raised_in = error, (watcher.last_module, watcher.phase)
     _keep_ends(run, model, (args, kwargs))
     if where.device is not None and subject.backward and ops and not guard.installed():
         run.remarks.append(
@@ -87,10 +88,10 @@ def _pass(
     model: torch.nn.Module,
     args: Any,
     kwargs: Any,
-    observer: Observer,
+    watcher: Watcher,
     run: Run,
 ) -> None:
-    with observer.watching(Phase.FORWARD):
+    with watcher.watching(Phase.FORWARD):
         output = model(*args, **kwargs)
         roots = _roots(output if subject.loss is None else subject.loss(output))
     run.outputs = [(name, kept) for name, t in named_tensors(output) if (kept := keep(t)) is not None]
@@ -100,7 +101,7 @@ def _pass(
         run.remarks.append("no output has a gradient: there was no backward pass")
         return
     gradients = [where.moved(_start(root)) for root in roots]
-    with observer.watching(Phase.BACKWARD):
+    with watcher.watching(Phase.BACKWARD):
         torch.autograd.backward(roots, gradients)
 
 

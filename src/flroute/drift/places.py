@@ -1,121 +1,68 @@
-"""Where a model is run to be compared: a device of flroute's, the host, or the host in float64."""
+"""Where in a program calls are made: kept up while modules and optimizers tell when they begin and end."""
 
 from __future__ import annotations
 
-import copy
-import random
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import numpy as np
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from flroute import registry, session
-from flroute.device import rng
-from flroute.device.table import DEVICE_TYPE, Device
-from flroute.device_names import resolve_device
-from flroute.drift.trees import mapped
-from flroute.errors import FlrouteError
-from flroute.settings import Settings
-
-HOST = "cpu"
-HOST_FLOAT64 = "host-float64"
+from flroute.drift.ledger import Place
+from flroute.routing.module_ranges import module_ranges
+from flroute.routing.node_modules import mark_of_current_node, marked
+from flroute.torch_compat import in_backward
+from flroute.vocabulary import Phase
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a model runs.
+class Places:
+    """The place of this moment.
 
     Attributes:
-        name: as asked for.
-        device: ``None`` for the host.
-        wide: floating-point tensors become float64 there.
+        step: of the shadowed model.
     """
 
-    name: str
-    device: Device | None
-    wide: bool = False
+    def __init__(self) -> None:
+        self.step = -1
+        self._modules: list[str] = []
+        self._optimizing = False
 
-    @property
-    def torch_device(self) -> torch.device:
-        """Where its tensors are."""
-        return torch.device("cpu") if self.device is None else self.device.torch_device
-
-    @property
-    def in_words(self) -> str:
-        """``reference:0 (reference 1.0)``, or what the host is."""
-        if self.device is None:
-            return f"the host's PyTorch {torch.__version__}" + (" in float64" if self.wide else "")
-        vendor = registry.load().vendor(self.device.vendor)
-        return f"{self.device.vendor_device} ({vendor.name} {vendor.version})"
-
-    def moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of a tensor, here; it wants a gradient if the tensor does."""
-        dtype = torch.float64 if self.wide and tensor.is_floating_point() else tensor.dtype
-        made = tensor.detach().to(self.torch_device, dtype, copy=True)
-        return made.requires_grad_(tensor.requires_grad)
-
-    def model(self, model: torch.nn.Module) -> torch.nn.Module:
-        """A copy of a model, here, with the same parameters.
-
-        Raises:
-            FlrouteError: the model cannot be copied.
-        """
-        try:
-            made = copy.deepcopy(model)
-        except Exception as error:
-            raise FlrouteError(
-                f"{type(model).__name__} cannot be copied, and each side of a comparison needs a model of its own: {error}. "
-                f"Tensors that a module keeps outside its parameters and buffers may have to be detached first"
-            ) from error
-        made = made.to(self.torch_device)
-        return made.double() if self.wide else made
-
-    def inputs(self, inputs: Any) -> Any:
-        """A copy of a model's inputs, here."""
-        return mapped(self.moved, inputs)
+    def here(self) -> Place:
+        """Where a call is made that is made now."""
+        if in_backward():
+            mark = mark_of_current_node()
+            return Place(self.step, mark.path_within([]) if mark is not None else None, Phase.BACKWARD)
+        module = self._modules[-1] if self._modules else None
+        phase = Phase.OPTIMIZER if self._optimizing and module is None else Phase.FORWARD
+        return Place(self.step, module, phase)
 
     @contextmanager
-    def running(self, settings: Mapping[str, Any]) -> Iterator[Settings | None]:
-        """Inside, what is called runs here; gives the settings of the session, if there is one."""
-        if self.device is None:
-            with torch.device("cpu"):  # a session around us may have another default
-                yield None
-            return
-        with session.enable(self.device.vendor_device, **{"fallback": "allow", **settings}) as opened:
-            yield opened.settings
+    def kept_up(self) -> Iterator[None]:
+        """Inside, modules and optimizers of the process are listened to."""
+        with ExitStack() as undo:
+            undo.enter_context(marked())
+            undo.enter_context(module_ranges(self._enter))
+            undo.callback(register_optimizer_step_pre_hook(self._begin).remove)
+            undo.callback(register_optimizer_step_post_hook(self._end).remove)
+            yield
 
+    def begin_step(self) -> None:
+        """The model is called: whatever was under way is over."""
+        self.step += 1
+        self._optimizing = False
 
-def place_named(name: str | torch.device) -> Place:
-    """The place that a name means: ``cpu``, ``host-float64``, or a vendor or device as for ``enable``.
+    def _enter(self, path: str) -> Callable[[], None]:
+        self._modules.append(path)
+        depth = len(self._modules)
 
-    Raises:
-        UnknownVendorError: no such vendor.
-        DeviceError: no such device.
-    """
-    name = str(name)
-    if name in (HOST, HOST_FLOAT64):
-        return Place(name, None, wide=name == HOST_FLOAT64)
-    return Place(name, resolve_device(name))
+        def leave() -> None:
+            del self._modules[depth - 1 :]
 
+        return leave
 
-@contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Inside, PyTorch, numpy and Python draw the numbers of ``seed``; afterwards their generators are as they were."""
-    python, of_numpy, of_torch = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    own = None
-    if device.type == DEVICE_TYPE and rng.has_own_state(device.index or 0):
-        own = rng.get_rng_state(device)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(of_numpy)
-        torch.set_rng_state(of_torch)
-        if own is not None:
-            rng.set_rng_state(own, device)
+    def _begin(self, _optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        self._optimizing = True
+
+    def _end(self, _optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        self._optimizing = False

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import Enum
 
 from flroute.drift.kept import Kept
 from flroute.drift.measures import Difference
-
-
-class Phase(str, Enum):
-    """Where in a run something happened."""
-
-    FORWARD = "forward"
-    BACKWARD = "backward"
-
-    __str__ = str.__str__
+from flroute.vocabulary import Phase
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ from flroute.torch_compat.device_slot import (
 )
 from flroute.torch_compat.modes import (
     DefaultDevice,
+    above_in_dispatch_stack,
     dispatch_stack_length,
     on_top_of_dispatch_stack,
     outside_dispatch_modes,
@@ -117,6 +118,13 @@ from flroute.torch_compat.streams import (
     answer_for_accelerator,
     replace_streams_and_events,
 )
+from flroute.torch_compat.wrappers import (
+    WeakStorage,
+    aliased_as_by_schema,
+    below_dispatch,
+    set_geometry,
+    wrapper_of,
+)
 
 __all__ = [
     "ATTENTION_TAKES_MASK_AND_CAUSAL",
@@ -138,10 +146,14 @@ __all__ = [
     "PlainEvent",
     "PlainStream",
     "TorchDispatchMode",
+    "WeakStorage",
+    "above_in_dispatch_stack",
     "accelerator_functions",
+    "aliased_as_by_schema",
     "all_op_names",
     "answer_for_accelerator",
     "before_printing",
+    "below_dispatch",
     "boxed_redispatch",
     "callback_work",
     "carries_more_than_its_impl",
@@ -194,6 +206,7 @@ __all__ = [
     "seeding_everything",
     "sees_device",
     "sequence_number",
+    "set_geometry",
     "single_threaded_backward",
     "skip_in_dynamo",
     "source_rank_of",
@@ -208,4 +221,5 @@ __all__ = [
     "without_device_autocast",
     "without_host_autocast",
     "wrap_backward",
+    "wrapper_of",
 ]
