@@ -96,18 +96,11 @@ class Contract:
         given = {storage_key(t.untyped_storage()): t for t in tensors_in(args, kwargs) if t.numel()}
         if facts.writes_self:
             same = len(made) == 1 and made[0] is args[0]
-            return (
-                []
-                if same
-                else [("aliasing", "an in-place op returns the tensor it was given, not another one")]
-            )
+            return [] if same else [("aliasing", "an in-place op returns the tensor it was given, not another one")]
         if facts.written or _may_alias(facts):
             return []
         return [
-            (
-                "aliasing",
-                f"result {place} shares memory with an argument of shape {list(given[key].shape)}; it is to be new",
-            )
+            ("aliasing", f"result {place} shares memory with an argument of shape {list(given[key].shape)}; it is to be new")
             for place, tensor in enumerate(made)
             if tensor.numel() and (key := storage_key(tensor.untyped_storage())) in given
         ]
@@ -135,10 +128,7 @@ class Contract:
 
     def _effects(self, before: Before) -> list[tuple[str, str]]:
         return [
-            (
-                "in-place",
-                f"wrote an argument of shape {list(tensor.shape)} that its schema does not let it write",
-            )
+            ("in-place", f"wrote an argument of shape {list(tensor.shape)} that its schema does not let it write")
             for tensor, held in before.untouched
             if not _same_bits(seen_from_host(tensor), held)
         ]
@@ -154,9 +144,7 @@ class Contract:
         return []
 
 
-_ALIASES = frozenset(
-    {"aten::lift", "aten::lift_fresh", "aten::contiguous", "aten::to", "aten::reshape", "aten::_to_copy"}
-)
+_ALIASES = frozenset({"aten::lift", "aten::lift_fresh", "aten::contiguous", "aten::to", "aten::reshape", "aten::_to_copy"})
 
 
 def _may_alias(facts: OpFacts) -> bool:

@@ -14,7 +14,7 @@ from flroute.drift.carried import Carried
 from flroute.drift.contract import Contract
 from flroute.drift.host_values import is_dense, map_values, seen_from_host, tensors_of
 from flroute.drift.judge import Judge, Verdict, moved_results
-from flroute.drift.ledger import Branch, Call, Ledger, NonFinite, Place
+from flroute.drift.ledger import Branch, Call, Ledger, NonFinite, Place, ShadowRow
 from flroute.drift.measures import Difference, difference
 from flroute.drift.one_op import Saver
 from flroute.drift.reference import Reference, without_modes
@@ -32,15 +32,7 @@ class _Kind(Enum):
     JUDGED = "computed by the reference, too"
 
 
-_PASSED = (
-    "empty",
-    "new_empty",
-    "_efficientzerotensor",
-    "record_stream",
-    "_pin_memory",
-    "is_pinned",
-    "resize_",
-)
+_PASSED = ("empty", "new_empty", "_efficientzerotensor", "record_stream", "_pin_memory", "is_pinned", "resize_")
 _DROPOUTS = frozenset({"aten::native_dropout"})
 
 
@@ -161,9 +153,7 @@ class _Observed:
     def _count_versions(self, versions: list[int | None]) -> None:
         """PyTorch bumps no version counter of a list under a dispatch mode; a session does, unless it is beneath others."""
         if self.facts.bumps_no_version:
-            unmoved = [
-                t for t, v in zip(self.written, versions, strict=True) if v is not None and _version(t) == v
-            ]
+            unmoved = [t for t, v in zip(self.written, versions, strict=True) if v is not None and _version(t) == v]
             increment_versions(unmoved, None)
 
     # -- the reference
@@ -209,14 +199,8 @@ class _Observed:
 
     # -- what came of it
 
-    def _compare(
-        self, result: Any, exact: list[torch.Tensor] | None, parallel: list[torch.Tensor] | None
-    ) -> None:
-        made = (
-            tensors_of(result)
-            if not self.written or self.functional is None
-            else self._written_in_order(result)
-        )
+    def _compare(self, result: Any, exact: list[torch.Tensor] | None, parallel: list[torch.Tensor] | None) -> None:
+        made = tensors_of(result) if not self.written or self.functional is None else self._written_in_order(result)
         if not made and not isinstance(result, torch.Tensor):
             self._compare_numbers(result)
             return
@@ -257,10 +241,7 @@ class _Observed:
                 return []  # its inputs are overwritten
             keys = list(self.seen)
             return moved_results(
-                lambda args: compute(dict(zip(keys, args, strict=True))),
-                list(self.seen.values()),
-                exact,
-                place,
+                lambda args: compute(dict(zip(keys, args, strict=True))), list(self.seen.values()), exact, place
             )
 
         vendor = device_at(self.ours[0].device.index).vendor
@@ -289,11 +270,7 @@ class _Observed:
         """Not what another tensor is made of."""
         key = storage_key(values.untyped_storage())
         shared = any(key == storage_key(t.untyped_storage()) for t in self.seen.values())
-        return (
-            values.clone()
-            if shared or values.untyped_storage().nbytes() != values.numel() * values.itemsize
-            else values
-        )
+        return values.clone() if shared or values.untyped_storage().nbytes() != values.numel() * values.itemsize else values
 
     def _compare_numbers(self, result: Any) -> None:
         """A number that the program looks at: what would the reference have said?"""
