@@ -15,6 +15,7 @@ from flroute.activation import activate_if_alone
 from flroute.api import current_device, device, devices, vendors
 from flroute.drift.compare import compare
 from flroute.drift.comparison import Comparison
+from flroute.drift.saved_runs import compare_saved, record
 from flroute.drift.shadow import shadow
 from flroute.drift.shadow_tensor import ShadowTensor
 from flroute.errors import (
@@ -66,11 +67,13 @@ __all__ = [
     "VendorError",
     "check",
     "compare",
+    "compare_saved",
     "current_device",
     "device",
     "devices",
     "enable",
     "load_file",
+    "record",
     "shadow",
     "vendors",
 ]

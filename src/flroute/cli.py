@@ -1,4 +1,6 @@
-"""The command line: ``flroute demo | devices | ops | check | doctor | lock | config | cache | diff | replay | compare | bench``."""
+"""The command line: ``flroute demo | devices | ops | check | doctor | lock | config | cache | diff | replay | bench``, and what
+compares numbers: ``compare | record | consistency``.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +44,7 @@ for command in (
     recorded.diff,
     recorded.replay,
     drift.compare,
+    drift.record,
     bench,
 ):
     app.command()(command)

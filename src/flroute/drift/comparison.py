@@ -255,7 +255,8 @@ class Comparison:
             )
         if worst is not None:
             lines.append(
-                f"most is added by {worst.module or 'the model itself'} ({worst.kind}): {worst.op}, {_times(worst.added)}"
+                f"most is added by {worst.module or 'the model itself'} ({worst.kind}), there by {worst.op}: "
+                f"{_of_tolerance(worst.excess)}"
             )
         lines += [self._way(detour) for detour in self.detours[:_SHOWN_VARIANTS]]
         if self.failure is not None:

@@ -143,6 +143,7 @@ def _origin(subject: Subject, where: Place) -> Origin:
         model=type(model).__qualname__,
         modules={name: type(module).__name__ for name, module in model.named_modules()},
         parameters={name: _signature(t) for name, t in tensors},
+        checkpoint=_digest(*(t for _, t in tensors)),
         inputs={name: f"{_signature(t)} {_digest(t)}" for name, t in named_tensors(subject.call())},
         seed=subject.seed,
         training=model.training,
@@ -154,8 +155,10 @@ def _signature(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
-def _digest(tensor: torch.Tensor) -> str:
-    host = on_host(tensor)
-    if host is None:
-        return "?"
-    return hashlib.sha256(host.reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
+def _digest(*tensors: torch.Tensor) -> str:
+    found = hashlib.sha256()
+    for tensor in tensors:
+        host = on_host(tensor)
+        if host is not None:
+            found.update(host.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()[:16]

@@ -117,6 +117,7 @@ class Origin:
         model: its class.
         modules: path and class of each module.
         parameters: dtype and shape of each parameter and buffer.
+        checkpoint: a digest of their elements.
         inputs: dtype and shape of each tensor in the inputs, and a digest of its elements.
         seed: of the random numbers.
         training: whether the model was in training mode.
@@ -130,6 +131,7 @@ class Origin:
     model: str
     modules: dict[str, str]
     parameters: dict[str, str]
+    checkpoint: str
     inputs: dict[str, str]
     seed: int
     training: bool

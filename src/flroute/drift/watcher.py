@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from flroute.device.table import Device
-from flroute.drift.kept import Kept, keep
+from flroute.drift.kept import KEPT_WHOLE_OF_OP, Kept, keep
 from flroute.drift.local import JudgedCall, Judgement, makes_room
 from flroute.drift.run import LayerCall, OpCall, Run
 from flroute.drift.trees import named_tensors
@@ -129,7 +129,7 @@ class Watcher(TorchDispatchMode):
         results: list[Kept] = []
 
         def note(tensor: torch.Tensor) -> None:
-            kept = keep(tensor)
+            kept = keep(tensor, KEPT_WHOLE_OF_OP)
             if kept is not None:
                 results.append(kept)
 
