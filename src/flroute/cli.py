@@ -1,6 +1,4 @@
-"""The command line: ``flroute demo | devices | ops | check | doctor | lock | config | cache | diff | replay | bench``, and what
-compares numbers: ``compare | record | consistency``.
-"""
+"""The command line: ``flroute demo | devices | ops | check | doctor | lock | config | cache | diff | replay | compare | ...``."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,9 +73,21 @@ def test_draws_that_cannot_be_aligned_are_said_to_be(vendors: Vendors) -> None:
         lambda m, x: m.head(functional.dropout(x, 0.5)), made_inputs(), made.name, head=nn.Linear(4, 2)
     )
     assert found.passed, str(found)
-    remark = next(r for r in found.remarks if "random numbers cannot be aligned" in r)
+    remark = next(r for r in found.remarks if "runs cannot be aligned" in r)
     assert "aten::native_dropout" in remark
     assert "model.eval()" in remark
+
+
+def test_a_dropout_is_judged_by_the_mask_it_drew(vendors: Vendors) -> None:
+    own = np.random.default_rng(7)
+    made = vendors(
+        Kernel(
+            "aten::native_dropout",
+            named("unscaled", lambda x, p, train: ((keep := own.random(x.shape) > p) * x, keep)),
+        )
+    )
+    found = compared(lambda m, x: functional.dropout(x, 0.5), made_inputs(), made.name)
+    assert [op.op for op in found.culprits] == ["aten::native_dropout"]
 
 
 def made_inputs() -> Tensor:
@@ -227,12 +238,12 @@ def test_in_place_changes_of_an_output_do_not_change_what_was_kept() -> None:
 
 
 @pytest.fixture
-def off(vendors: Vendors) -> Iterator[str]:
+def off(vendors: Vendors) -> str:
     """A vendor whose sums are off by one."""
     made = vendors(
-        Kernel("aten::sum", named("off", lambda x, dtype=None: np.asarray(x.sum() + 1, x.dtype))),
+        Kernel("aten::sum", named("off", lambda x, *, dtype=None: np.asarray(x.sum() + 1, x.dtype))),
     )
-    yield made.name
+    return made.name
 
 
 def branching(m: nn.Module, x: Tensor) -> Tensor:
@@ -310,7 +321,7 @@ def test_a_model_that_cannot_be_copied_is_said_to_be() -> None:
         def __deepcopy__(self, memo: Any) -> Any:
             raise TypeError("there is one of me")
 
-    with pytest.raises(flroute.FlrouteError, match="Locked cannot be copied.*there is one of me"):
+    with pytest.raises(flroute.FlrouteError, match=r"Locked cannot be copied.*there is one of me"):
         flroute.compare(Locked(), torch.ones(1), a="reference")
 
 

@@ -101,11 +101,9 @@ def _tolerance_said(text: str) -> tuple[str, tuple[float, float]]:
 
 def made_by(target: str, seed: int) -> tuple[Any, Any]:
     """The model and the inputs that a function gives, the same ones for the same seed."""
-    import torch
-
     from flroute.drift.sides import seeded
 
     make = function_named(target)
-    with seeded(seed, torch.device("cpu")):
+    with seeded(seed):
         model, inputs = make()
     return model, inputs

@@ -153,18 +153,25 @@ def _sorted_out(
 
 
 def _loose(a: Run, b: Run, partners: dict[int, int]) -> tuple[int, str] | None:
-    for at, call in enumerate(a.ops):
-        partner = b.ops[partners[at]] if at in partners else None
-        if partner is None or _same_results(call, partner):
-            continue
-        if call.seeded:
-            return at, (
-                f"the random numbers cannot be aligned: {call.op} in {call.place} drew others on {a.origin.place} than on "
-                f"{b.origin.place}; model.eval() turns dropout off"
-            )
-        if call.reordered or partner.reordered:
-            return at, f"{call.op} in {call.place} puts equal elements in another order, which is as right"
-    return None
+    """The first call after which numbers cannot be compared one by one, and why."""
+    theirs = {j: i for i, j in partners.items()}
+    found = [(i, _said(call, call.loose)) for i, call in enumerate(a.ops) if call.loose]
+    found += [(theirs.get(j, 0), _said(call, call.loose)) for j, call in enumerate(b.ops) if call.loose]
+    found += [
+        (i, _said(a.ops[i], f"draws other random numbers on {a.origin.place} than on {b.origin.place}"))
+        for i, j in partners.items()
+        if a.ops[i].seeded and not _same_results(a.ops[i], b.ops[j])
+    ]
+    told = [(i, why) for i, why in found if not _agree(a, b, partners, i)]
+    return min(told, default=None)
+
+
+def _agree(a: Run, b: Run, partners: dict[int, int], at: int) -> bool:
+    return at in partners and _same_results(a.ops[at], b.ops[partners[at]])
+
+
+def _said(call: OpCall, why: str) -> str:
+    return f"{call.op} in {call.place} {why}"
 
 
 def _read_otherwise(a: OpCall, b: OpCall) -> bool:

@@ -281,7 +281,9 @@ def _remarks(
 ) -> tuple[str, ...]:
     remarks = [*dict.fromkeys([*a.remarks, *b.remarks])]
     if ways.loose is not None:
-        remarks.append(f"{ways.loose[1]}. What comes after it is judged op by op, layers are not")
+        remarks.append(
+            f"the runs cannot be aligned: {ways.loose[1]}. What comes after it is judged op by op, layers are not"
+        )
     remarks += _variants_in_words(ways.variants, a.origin.place, b.origin.place)
     unjudged = {op.op: op.unjudged for op in ops if op.local is None and op.unjudged}
     remarks += [f"{op} is not judged by itself: {why}" for op, why in unjudged.items()]

@@ -38,7 +38,7 @@ class Judgement:
 
     local: Local | None
     unjudged: str = ""
-    reordered: bool = False
+    loose: str = ""
 
 
 class JudgedCall:
@@ -79,10 +79,10 @@ class JudgedCall:
                 continue
             if [r.shape for r in references] != [v.shape for v in values]:
                 return Judgement(None, "the host's results have other shapes")
-            reordered = self._in_another_order(values, references)
-            if reordered or self._facts.schema.name in _SCRATCH:
-                values, references = values[:1], references[:1]
-            return Judgement(self._worst(values, references), reordered=reordered)
+            loose = self._looseness(values, references)
+            if loose or self._facts.schema.name in _SCRATCH:
+                values, references = self._firm(values, references)
+            return Judgement(self._worst(values, references) if values else None, loose=loose)
         return Judgement(None, why)
 
     def _outcome(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
@@ -92,7 +92,37 @@ class JudgedCall:
         map_tensors(returned.append, result)
         return list({id(t): t for t in [*returned, *written_tensors(self._facts, args, kwargs)]}.values())
 
-    def _in_another_order(self, values: list[torch.Tensor], references: list[torch.Tensor]) -> bool:
+    def _looseness(self, values: list[torch.Tensor], references: list[torch.Tensor]) -> str:
+        """Why other results than the host's are as right; empty if they are not."""
+        if self._facts.is_seeded:
+            same = all(
+                torch.equal(torch.nan_to_num(v), torch.nan_to_num(r))
+                for v, r in zip(values, references, strict=True)
+            )
+            return "" if same else "draws other random numbers than the host; model.eval() turns dropout off"
+        return (
+            "puts equal elements in another order, which is as right"
+            if self._reordered(values, references)
+            else ""
+        )
+
+    def _firm(
+        self, values: list[torch.Tensor], references: list[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Those results that are right or wrong all the same: elements if not their places, what a drawn mask leaves."""
+        if not self._facts.is_seeded:
+            return values[:1], references[:1]
+        if self._facts.name != "aten::native_dropout":
+            return [], []
+        bound = bind(self._facts, self._args, self._kwargs)
+        source, p, drawn = self._copies[id(bound["input"])], bound["p"], values[1]
+        if source is None or bound.get("train") is False:
+            return [], []
+        return values[:1], [
+            _widened(source) * drawn / (1 - p) if p < 1 else torch.zeros_like(_widened(source))
+        ]
+
+    def _reordered(self, values: list[torch.Tensor], references: list[torch.Tensor]) -> bool:
         """Whether places of elements differ, and the elements there do not: of equal ones any comes first."""
         if (
             self._facts.schema.name not in _ORDERS
@@ -163,6 +193,8 @@ class JudgedCall:
 
     def _hosts_own_error(self, reference: torch.Tensor, place: int) -> list[torch.Tensor]:
         """How far the host is off in the same dtype: sums that cancel have no better answer there."""
+        if self._facts.is_seeded:  # it would draw others
+            return []
         try:
             same = self._repeated(wide=False)[place]
         except Exception:  # noqa: BLE001 -- the host refuses this dtype: then float64 alone decides

@@ -67,7 +67,7 @@ def observe(subject: Subject, place: str | Place, *, ops: bool = True, judged: b
     model = where.model(subject.model)
     args, kwargs = where.inputs(subject.call())
     judge_it = where.device is not None if judged is None else judged
-    with seeded(subject.seed, where.torch_device), where.running(subject.settings) as settings, marked():
+    with seeded(subject.seed), where.running(subject.settings) as settings, marked():
         watcher = Watcher(model, run, where.device, settings, ops=ops, judged=judge_it)
         try:
             _pass(subject, where, model, args, kwargs, watcher, run)

@@ -42,7 +42,7 @@ class OpCall:
         seeded: it draws random numbers.
         reads: what of its result can decide what the program does next: ``values``, ``shape``, or nothing.
         part_of: the op that was split into this one and others, with the number of its call; empty if none was.
-        reordered: it put equal elements in another order than the host, which is as right.
+        loose: why what comes after it cannot be compared with another run number for number; empty if it can.
         quiet: it moves or makes tensors, and computes nothing.
     """
 
@@ -57,7 +57,7 @@ class OpCall:
     reads: str = ""
     quiet: bool = False
     part_of: tuple[str, int] = ("", 0)
-    reordered: bool = False
+    loose: str = ""
 
     @property
     def place(self) -> str:

@@ -146,7 +146,7 @@ class Watcher(TorchDispatchMode):
                 seeded=facts.is_seeded,
                 reads=next((what for tag, what in _READS.items() if tag in facts.op.tags), ""),
                 part_of=self._part_of,
-                reordered=judgement.reordered,
+                loose=judgement.loose,
                 quiet=is_quiet(facts.name),
             )
         )  # fmt: skip
