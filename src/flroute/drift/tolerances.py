@@ -58,6 +58,7 @@ class OpClass:
         rtol_eps: relative error, in units of the result's eps.
         atol_eps: error relative to the largest element, in units of the eps of what is computed in.
         growth: how it grows with the number of elements added up: ``none``, ``log`` or ``sqrt``.
+        split: devices split them into ops, each of which rounds its result.
     """
 
     name: str
@@ -65,6 +66,7 @@ class OpClass:
     rtol_eps: float
     atol_eps: float
     growth: str
+    split: bool = False
 
     def growth_of(self, reduction_size: int) -> float:
         """How many times the error of one summand."""
@@ -73,7 +75,12 @@ class OpClass:
 
 
 def tolerance_for(
-    op: str, dtype: torch.dtype, reduction_size: int = 1, vendor: str | None = None
+    op: str,
+    dtype: torch.dtype,
+    reduction_size: int = 1,
+    vendor: str | None = None,
+    *,
+    split: bool = False,
 ) -> Tolerance:
     """What is allowed for a result of an op.
 
@@ -82,6 +89,7 @@ def tolerance_for(
         dtype: of the result. Integers and truth values are to be exact.
         reduction_size: how many elements are added up for one of the result.
         vendor: whose kernel it is; what this vendor states about the op, or about its class, comes first.
+        split: whether the device computes it by other ops, each of which rounds its result.
 
     Example:
         >>> import torch
@@ -96,7 +104,8 @@ def tolerance_for(
     source = f"flroute: {kind.name}"
     if not (dtype.is_floating_point or dtype.is_complex):
         return Tolerance(0.0, 0.0, source)
-    eps, eps_inside = torch.finfo(dtype).eps, min(torch.finfo(dtype).eps, _EPS32)
+    eps = torch.finfo(dtype).eps
+    eps_inside = eps if split or kind.split else min(eps, _EPS32)
     return Tolerance(kind.rtol_eps * eps, kind.atol_eps * eps_inside * kind.growth_of(reduction_size), source)
 
 
