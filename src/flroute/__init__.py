@@ -15,6 +15,7 @@ from flroute.activation import activate_if_alone
 from flroute.api import current_device, device, devices, vendors
 from flroute.drift.compare import compare
 from flroute.drift.comparison import Comparison
+from flroute.drift.consistency import consistency
 from flroute.drift.saved_runs import compare_saved, record
 from flroute.drift.shadow import shadow
 from flroute.drift.shadow_tensor import ShadowTensor
@@ -68,6 +69,7 @@ __all__ = [
     "check",
     "compare",
     "compare_saved",
+    "consistency",
     "current_device",
     "device",
     "devices",

@@ -43,6 +43,7 @@ for command in (
     recorded.replay,
     drift.compare,
     drift.record,
+    drift.consistency,
     bench,
 ):
     app.command()(command)

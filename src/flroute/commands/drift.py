@@ -87,6 +87,28 @@ def record(
     raise typer.Exit(1 if run.error else 0)
 
 
+def consistency(
+    target: TargetArgument,
+    device: Annotated[str, typer.Option(help="Vendor or device; cpu for the host.")] = "fl",
+    seed: SeedOption = 0,
+    html: HtmlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a model as it is trained and served: under inference_mode, compiled, exported, quantized; exits with 1 if they differ."""
+    with errors_in_words():
+        import flroute
+
+        model, inputs = made_by(target, seed)
+        found = flroute.consistency(model, inputs, device, seed=seed)
+    if html is not None:
+        found.to_html(html)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        terminal().print(found)
+    raise typer.Exit(0 if found.passed else 1)
+
+
 def _tolerance_said(text: str) -> tuple[str, tuple[float, float]]:
     pattern, _, numbers = text.rpartition("=")
     relative, _, absolute = numbers.partition(":")

@@ -213,7 +213,7 @@ class Comparison:
         """Everything, in types that JSON has; numbers that JSON lacks are words."""
         first = self.first_divergence
         worst = self.worst_layer
-        made: dict[str, Any] = _plain({
+        made: dict[str, Any] = plain({
             "schema_version": 1,
             "a": asdict(self.a),
             "b": asdict(self.b),
@@ -230,12 +230,12 @@ class Comparison:
 
     def to_json(self, path: str | os.PathLike[str]) -> Path:
         """Write ``to_dict()`` to ``path`` and return it; missing directories are made."""
-        return _written(path, json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
+        return written(path, json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
         """Write a page that needs no other file, and return ``path``; missing directories are made."""
         title = f"flroute: {self.a.place} against {self.b.place}"
-        return _written(path, page(title, self._repr_html_()))
+        return written(path, page(title, self._repr_html_()))
 
     def summary(self) -> list[str]:
         """The result in lines of text."""
@@ -314,7 +314,7 @@ class Comparison:
     def _op_grid(self, ops: Sequence[OpDifference]) -> Grid:
         rows = [
             (op.op, op.place, *_numbers(op.local.difference if op.local else None), _times(op.excess) if op.local else op.unjudged,
-             op.local.source if op.local else "", _number(op.accumulated.max_abs) if op.accumulated else "")
+             op.local.source if op.local else "", number(op.accumulated.max_abs) if op.accumulated else "")
             for op in ops
         ]  # fmt: skip
         columns = ("op", "in", *_MEASURES, "allowed", "by", "accumulated")
@@ -329,10 +329,11 @@ def _numbers(found: Difference | None) -> tuple[str, ...]:
     if found is None:
         return ("",) * len(_MEASURES)
     values = (found.max_abs, found.mean_abs, found.max_rel, found.mean_rel, found.max_ulp)
-    return (*map(_number, values), f"{found.cosine:.6f}")
+    return (*map(number, values), f"{found.cosine:.6f}")
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """With two digits, as in the cells of a table."""
     return "0" if value == 0 else f"{value:.2g}"
 
 
@@ -363,17 +364,19 @@ def _error_of_op(op: OpDifference) -> str:
     )
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """In types that JSON has; infinities and NaN as words."""
     if isinstance(value, dict):
-        return {str(name): _plain(item) for name, item in value.items()}
+        return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if value is None or isinstance(value, bool | int | float) else str(value)
 
 
-def _written(path: str | os.PathLike[str], text: str) -> Path:
+def written(path: str | os.PathLike[str], text: str) -> Path:
+    """``path``, with that text in it; missing directories are made."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(text, encoding="utf-8")

@@ -48,12 +48,10 @@ class JudgedCall:
         facts: of the op.
         args: of the call, on any device.
         kwargs: likewise.
-        vendor: whose tolerances count.
+        vendor: whose tolerances count; empty for the host.
     """
 
-    def __init__(
-        self, facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any], vendor: str | None
-    ) -> None:
+    def __init__(self, facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any], vendor: str) -> None:
         self._facts, self._args, self._kwargs, self._vendor = facts, args, kwargs, vendor
         self._copies = {id(tensor): on_host(tensor) for tensor in tensors_in(args, kwargs)}
         self._stream = torch.get_rng_state() if facts.is_seeded else None
@@ -179,7 +177,7 @@ class JudgedCall:
         found = []
         for place, (value, reference) in enumerate(zip(values, references, strict=True)):
             verdict = _JUDGE.judge(
-                self._facts.name,
+                self._facts,
                 self._vendor,
                 value,
                 reference,

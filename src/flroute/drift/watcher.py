@@ -100,7 +100,7 @@ class Watcher(TorchDispatchMode):
         split = self._split(facts, args, kwargs)
         if split is not None:
             return self._run_parts(facts, split, args, kwargs)
-        vendor = self._device.vendor if self._device is not None else None
+        vendor = self._device.vendor if self._device is not None else ""
         call = JudgedCall(facts, args, kwargs, vendor) if self._judged else None
         result = func(*args, **kwargs)
         judgement = call.judge(result) if call is not None else Judgement(None)
