@@ -30,7 +30,7 @@ from flroute.errors import (
 )
 from flroute.model_check import check
 from flroute.safetensors_files import load_file
-from flroute.session import Session, enable
+from flroute.session import Session, enable, open_for_process
 from flroute.vocabulary import Decision, FallbackPolicy, Precision, Reason, Redirected, Rejection, Route
 
 __version__ = "0.1.0"
@@ -85,3 +85,4 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
 
 
 activate_if_alone()
+open_for_process()

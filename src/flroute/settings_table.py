@@ -44,6 +44,7 @@ class Settings:
         watch_kernels: whether kernels are watched for work they have PyTorch do on the host.
         default_vendor: the vendor whose devices come first.
         autoload: whether a bare ``import torch`` registers the device; ``None`` decides by itself.
+        session: whether importing PyTorch opens a session for the rest of the process.
         cache_dir: folder for compiled kernels; ``None`` is ``flroute`` in the user's cache folder.
         cache_limit: how many bytes of compiled kernels are kept.
         alloc_conf: how devices' pools behave, by cuda's names; see ``flroute.alloc_conf``.
@@ -69,6 +70,7 @@ class Settings:
     watch_kernels: bool = False
     default_vendor: str = "reference"
     autoload: bool | None = None
+    session: bool = False
     cache_dir: str | None = None
     cache_limit: int = 2**29
     alloc_conf: Mapping[str, int | float] = field(default_factory=dict)
@@ -142,6 +144,10 @@ SETTINGS: dict[str, Setting] = {
         Setting("hide_cuda", "an alias may hide a real CUDA device", values.flag, values.flag_from_text),
         Setting(
             "autoload", "register the device on a bare `import torch` (read before any file)",
+            values.flag, values.flag_from_text, in_files=False, in_arguments=False,
+        ),
+        Setting(
+            "session", "`import torch` opens a session for the rest of the process",
             values.flag, values.flag_from_text, in_files=False, in_arguments=False,
         ),
         Setting("cache_dir", "folder for compiled kernels", values.path, in_arguments=False),

@@ -9,6 +9,7 @@ from types import FrameType
 import torch
 
 _OWN = (str(Path(__file__).resolve().parent.parent), str(Path(torch.__file__).resolve().parent), "<frozen")
+_IN_BETWEEN = tuple(f"/{name}.py" for name in ("contextlib", "functools", "typing_extensions"))
 _is_own: dict[str, bool] = {}  # by file name, for this is asked at every getter
 
 
@@ -30,7 +31,7 @@ def is_own(frame: FrameType) -> bool:
 
 
 def user_frame(frame: FrameType) -> FrameType:
-    """The innermost frame at or above ``frame`` that is neither's, or the outermost."""
-    while is_own(frame) and frame.f_back is not None:
+    """The innermost frame at or above ``frame`` that is neither's, nor a decorator's of the standard library; or the outermost."""
+    while (is_own(frame) or frame.f_code.co_filename.endswith(_IN_BETWEEN)) and frame.f_back is not None:
         frame = frame.f_back
     return frame

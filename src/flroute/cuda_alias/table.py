@@ -131,6 +131,7 @@ def _of_collectives() -> Iterator[Patch]:
 
 
 def _named(owner: str, name: str) -> str:
+    owner = owner.replace(".amp.autocast_mode", "")
     return owner if name == "__init__" else f"{owner}.{name}"
 
 
