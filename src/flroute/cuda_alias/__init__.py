@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from flroute.cuda_alias.alias import Alias, listed
+from flroute.cuda_alias.alias import Alias
 from flroute.cuda_alias.patches import PatchSet
 from flroute.cuda_alias.table import patches
 from flroute.device.table import Device
@@ -31,7 +31,7 @@ def opened(device: Device, *, hide_cuda: bool) -> Iterator[Alias]:
             f"If that is meant, say hide_cuda=True (FLROUTE_HIDE_CUDA=1, or flroute run --hide-cuda)."
         )
     alias = Alias(device)
-    with listed(alias):
+    with alias.listed():
         _patches.acquire()
         try:
             yield alias

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
+
+import torch
 
 from flroute.cuda_alias.mode import CudaMode
 from flroute.cuda_alias.ordinals import Ordinals
@@ -27,6 +30,30 @@ class Alias:
         self.ordinals = Ordinals(device)
         self.uses = Uses()
         self.is_open = False
+        self._left_at_end = ExitStack()
+        self._runs_eagerly = False
+
+    @contextmanager
+    def listed(self) -> Iterator[None]:
+        """Be found by threads without an alias of their own, until the end of the session."""
+        with self._left_at_end:
+            if "torch._dynamo" in sys.modules:
+                self.run_eagerly()
+            with _lock:
+                _open.append(self)
+                self.is_open = True
+            try:
+                yield
+            finally:
+                with _lock:
+                    _open.remove(self)
+                    self.is_open = False
+
+    def run_eagerly(self) -> None:
+        """Have what ``torch.compile`` made run as it stands, until the end of the session."""
+        if not self._runs_eagerly:
+            self._runs_eagerly = True
+            self._left_at_end.enter_context(torch.compiler.set_stance("force_eager"))
 
     @contextmanager
     def in_this_thread(self) -> Iterator[None]:
@@ -79,16 +106,3 @@ def any_open() -> bool:
     """Whether cuda means the device anywhere in the process."""
     return bool(_open)
 
-
-@contextmanager
-def listed(alias: Alias) -> Iterator[None]:
-    """Have ``alias`` found by threads without one of their own."""
-    with _lock:
-        _open.append(alias)
-        alias.is_open = True
-    try:
-        yield
-    finally:
-        with _lock:
-            _open.remove(alias)
-            alias.is_open = False

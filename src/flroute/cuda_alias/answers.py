@@ -11,7 +11,7 @@ import torch
 from flroute.cuda_alias.alias import any_open, current, mode_here
 from flroute.cuda_alias.callers import asker, is_own
 from flroute.cuda_alias.facade import facade
-from flroute.cuda_alias.ordinals import ALIAS, names_alias
+from flroute.cuda_alias.ordinals import ALIAS, cuda_device, names_alias
 from flroute.cuda_alias.tensor_types import dtype_of
 from flroute.device import torch_fl
 from flroute.device.table import DEVICE_TYPE
@@ -45,6 +45,7 @@ def _set_rng_states(states: list[torch.Tensor]) -> None:
 
 
 OF_CUDA: dict[str, Callable[..., Any]] = {
+    "is_available": lambda: _device_count() > 0,
     "current_device": _current_device,
     "device_count": _device_count,
     "get_rng_state_all": _rng_states,
@@ -77,9 +78,33 @@ def current_accelerator(original: Any) -> Any:
     def get(*args: Any, **kwargs: Any) -> torch.device | None:
         device: torch.device | None = original(*args, **kwargs)
         told = is_own(asker(1)) or device is None or device.type != DEVICE_TYPE
-        return device if told else torch.device(ALIAS)
+        return device if told else cuda_device()
 
     return get
+
+
+def device_module(original: Any) -> Any:
+    """``torch.get_device_module``: cuda's module is that of the device, in terms of cuda."""
+
+    @functools.wraps(original)
+    def get(device: Any = None) -> Any:
+        meant = device is None or names_alias(device)
+        return torch.cuda if meant and not is_own(asker(1)) else original(device)
+
+    return get
+
+
+def of_autocast(original: Any) -> Any:
+    """``is_autocast_enabled`` and ``set_autocast_enabled``: of cuda, where no type of device is given."""
+
+    @functools.wraps(original)
+    def call(*args: Any) -> Any:
+        if is_own(asker(1)):
+            return original(*args)
+        kind = [arg for arg in args if isinstance(arg, str)] or [ALIAS]
+        return original(DEVICE_TYPE if kind == [ALIAS] else kind[0], *[arg for arg in args if not isinstance(arg, str)])
+
+    return call
 
 
 def module_to(original: Any) -> Any:
@@ -94,6 +119,23 @@ def module_to(original: Any) -> Any:
         return original(self, *placed, **kwargs)
 
     return to
+
+
+def data_parallel(original: Any) -> Any:
+    """``torch.nn.DataParallel.__init__``: all devices are cuda's, not those of every vendor."""
+
+    @functools.wraps(original)
+    def init(self: Any, module: Any, device_ids: Any = None, output_device: Any = None, dim: int = 0) -> None:
+        ordinals = current().ordinals
+        if device_ids is None:
+            device_ids = [device.index for device in ordinals.devices]
+        else:
+            device_ids = [ordinals.device(place).index for place in device_ids]
+        if output_device is not None:
+            output_device = ordinals.device(output_device).index
+        original(self, module, device_ids, output_device, dim)
+
+    return init
 
 
 def packed_is_cuda(original: Any) -> Any:
@@ -153,7 +195,7 @@ def load(original: Any) -> Any:
     @functools.wraps(original)
     def read(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         if isinstance(map_location, int) and not isinstance(map_location, bool):
-            map_location = torch.device(ALIAS, map_location)
+            map_location = cuda_device(map_location)
         if names_alias(map_location):
             current().uses.add("torch.load", asker(1))
             map_location = current().ordinals.device(map_location)
@@ -277,6 +319,26 @@ def backend(original: Any) -> Any:
         return NCCL if found == BACKEND and not is_own(asker(1)) else found
 
     return get
+
+
+# torch.compile --------------------------------------------------------------------------------------------------------
+
+
+def compiled(original: Any) -> Any:
+    """``torch.compile``: what it returns is what it always returns, and runs the code as it stands.
+
+    Dynamo would hear the truth of tensors, and take branches that the same code does not take when it is not compiled.
+    """
+
+    @functools.wraps(original)
+    def compile(*args: Any, **kwargs: Any) -> Any:
+        alias = current()
+        alias.uses.add("torch.compile", asker(1))
+        alias.uses.say_once("torch.compile", "runs eagerly while cuda means the device")
+        alias.run_eagerly()
+        return original(*args, **kwargs)
+
+    return compile
 
 
 # Where PyTorch and Python call the user's code ------------------------------------------------------------------------

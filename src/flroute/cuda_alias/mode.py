@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flroute.cuda_alias.callers import asker, is_own
-from flroute.cuda_alias.ordinals import ALIAS, names_alias
+from flroute.cuda_alias.ordinals import ALIAS, cuda_device, names_alias
 from flroute.cuda_alias.tensor_types import dtype_of, type_name
 from flroute.device.table import DEVICE_TYPE
 from flroute.torch_compat import LeftInAnyOrder
@@ -160,7 +160,7 @@ def _torch_device(alias: Alias, func: Any, args: Args, kwargs: Kwargs) -> torch.
     if made.type == ALIAS and not by_user:
         return alias.ordinals.device(made)  # type: ignore[no-any-return]
     if by_user and args and isinstance(args[0], int):
-        return torch.device(ALIAS, args[0])
+        return cuda_device(args[0])
     return made
 
 

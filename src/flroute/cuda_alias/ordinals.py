@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,8 +12,18 @@ import torch
 from flroute.device import table
 from flroute.device.table import DEVICE_TYPE, Device
 from flroute.errors import AliasError
+from flroute.torch_compat import without_function_modes
 
 ALIAS = "cuda"
+
+
+def cuda_device(number: int | None = None) -> torch.device:
+    """Cuda's own, even while the name means another."""
+    with without_function_modes():
+        return torch.device(ALIAS) if number is None else torch.device(ALIAS, number)
+
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def names_alias(place: Any) -> bool:
@@ -26,8 +37,8 @@ def names_alias(place: Any) -> bool:
 class Ordinals:
     """Cuda's numbers and the devices they mean.
 
-    As ``CUDA_VISIBLE_DEVICES`` does it: a script with a hard-coded ``cuda:0`` runs on the device that the session was
-    opened for, whichever that is.
+    A script with a hard-coded ``cuda:0`` runs on the device that the session was opened for, whichever that is, and
+    ``CUDA_VISIBLE_DEVICES`` chooses among them.
 
     Args:
         first: the session's device.
@@ -46,10 +57,10 @@ class Ordinals:
 
     @cached_property
     def devices(self) -> tuple[Device, ...]:
-        """The devices, in the order of their numbers."""
+        """The devices, in the order of their numbers; found when one is first needed: until then a script may say which."""
         of_vendor = [device for device in table.devices() if device.vendor == self.first.vendor]
         at = of_vendor.index(self.first)
-        return tuple(of_vendor[at:] + of_vendor[:at])
+        return _visible([*of_vendor[at:], *of_vendor[:at]])
 
     @cached_property
     def _numbers(self) -> dict[int, int]:
@@ -57,7 +68,7 @@ class Ordinals:
 
     @cached_property
     def _aliases(self) -> dict[int, torch.device]:
-        return {index: torch.device(ALIAS, number) for index, number in self._numbers.items()}
+        return {index: cuda_device(number) for index, number in self._numbers.items()}
 
     def device(self, place: Any) -> Any:
         """The device that a number, ``"cuda:1"`` or ``torch.device("cuda:1")`` means; anything else as it is.
@@ -88,5 +99,19 @@ class Ordinals:
     def _numbered(self, number: int) -> torch.device:
         if number >= len(self.devices):
             listing = ", ".join(f"{ALIAS}:{n} is {d.vendor_device}" for n, d in enumerate(self.devices))
-            raise AliasError(f"{ALIAS}:{number} does not exist; here {listing}")
+            limit = f", by {VISIBLE}={os.environ[VISIBLE]!r}" if VISIBLE in os.environ else ""
+            raise AliasError(f"{ALIAS}:{number} does not exist; here {listing or 'there is none'}{limit}")
         return torch.device(DEVICE_TYPE, self.devices[number].index)
+
+
+def _visible(devices: list[Device]) -> tuple[Device, ...]:
+    """Those that ``CUDA_VISIBLE_DEVICES`` names, up to the first that is not there, as CUDA reads it."""
+    asked = os.environ.get(VISIBLE)
+    if asked is None:
+        return tuple(devices)
+    chosen: list[Device] = []
+    for word in asked.split(","):
+        if not word.strip().isdigit() or int(word) >= len(devices):
+            break
+        chosen.append(devices[int(word)])
+    return tuple(chosen)

@@ -35,7 +35,7 @@ _ACCEPTED = {
 }
 
 _OF_TYPE = {
-    "torch": ("is_autocast_enabled", "set_autocast_enabled", "get_autocast_dtype", "set_autocast_dtype"),
+    "torch": ("get_autocast_dtype", "set_autocast_dtype"),
     "torch.amp": ("custom_fwd", "custom_bwd", "is_autocast_available"),
     "torch.amp.autocast_mode": ("custom_fwd", "custom_bwd", "is_autocast_available"),
     "torch.amp.autocast_mode.autocast": ("__init__",),
@@ -97,8 +97,13 @@ def _of_devices() -> Iterator[Patch]:
         ("torch", "set_default_device", translated("torch.set_default_device"), "the device"),
         ("torch", "get_default_device", answers.default_device, "says cuda"),
         ("torch", "set_default_tensor_type", answers.default_tensor_type, "its dtype, and the device"),
+        ("torch", "is_autocast_enabled", answers.of_autocast, "the device's"),
+        ("torch", "set_autocast_enabled", answers.of_autocast, "the device's"),
+        ("torch", "get_device_module", answers.device_module, "`torch.cuda`"),
         ("torch", "get_autocast_gpu_dtype", answers.autocast_gpu_dtype, "the device's"),
         ("torch", "Generator", answers.generator, "the host's, from which the device draws"),
+        ("torch", "compile", answers.compiled, "accepted: runs eagerly"),
+        ("torch.nn.DataParallel", "__init__", answers.data_parallel, "over cuda's devices"),
         ("torch", "load", answers.load, "a number is cuda's"),
         ("torch.serialization", "load", answers.load, "a number is cuda's"),
         ("flroute.device.serialization", "name_of", answers.file_name, "files say cuda"),
