@@ -1,4 +1,4 @@
-"""The command line: ``flroute demo | devices | ops | check | doctor | lock | config | cache | diff | replay | bench | bridge``."""
+"""The command line: ``flroute demo | devices | ops | check | doctor | lock | config | cache | diff | replay | bench | bridge | run``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.table import Table
 from flroute.commands import health, inventory, recorded
 from flroute.commands.bench import bench
 from flroute.commands.bridge import bridge
+from flroute.commands.run import CONTEXT, RunCommand, run
 from flroute.commands.terminal import (
     JsonOption,
     errors_in_words,
@@ -46,6 +47,7 @@ for command in (
     bridge,
 ):
     app.command()(command)
+app.command(cls=RunCommand, context_settings=CONTEXT)(run)
 
 
 @app.command()
