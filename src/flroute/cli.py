@@ -1,4 +1,4 @@
-"""The command line: ``flroute demo | devices | ops | check | doctor | lock | config | cache | diff | replay | bench``."""
+"""The command line: ``flroute demo | devices | ops | check | doctor | lock | config | cache | diff | replay | bench | scan``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.table import Table
 
 from flroute.commands import health, inventory, recorded
 from flroute.commands.bench import bench
+from flroute.commands.scan import scan
 from flroute.commands.terminal import (
     JsonOption,
     errors_in_words,
@@ -42,6 +43,7 @@ for command in (
     recorded.diff,
     recorded.replay,
     bench,
+    scan,
 ):
     app.command()(command)
 
