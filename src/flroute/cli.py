@@ -1,4 +1,4 @@
-"""The command line: ``flroute demo | devices | ops | check | doctor | lock | config | cache | diff | replay | bench | bridge | run``."""
+"""The command line: ``flroute demo | devices | ops | check | doctor | lock | config | cache | diff | replay | bench | bridge | run | scan``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from flroute.commands import health, inventory, recorded
 from flroute.commands.bench import bench
 from flroute.commands.bridge import bridge
 from flroute.commands.run import CONTEXT, RunCommand, run
+from flroute.commands.scan import scan
 from flroute.commands.terminal import (
     JsonOption,
     errors_in_words,
@@ -45,6 +46,7 @@ for command in (
     recorded.replay,
     bench,
     bridge,
+    scan,
 ):
     app.command()(command)
 app.command(cls=RunCommand, context_settings=CONTEXT)(run)

@@ -59,6 +59,10 @@ class LockError(FlrouteError):
     """``flroute.lock`` cannot be read, or this environment is not the one it describes."""
 
 
+class ScanError(FlrouteError, OSError):
+    """``flroute scan`` was given a path that is not there, or one that it cannot write to."""
+
+
 class CollectiveError(FlrouteError):
     """A collective that did not finish, or that the ranks do not agree on; the message names op, number and ranks."""
 
