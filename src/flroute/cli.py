@@ -1,4 +1,4 @@
-"""The command line: ``flroute demo | devices | ops | check | doctor | lock | config | cache | diff | replay | bench | bridge | run | scan``."""
+"""The command line: ``flroute demo | check | config | cache``, and the commands of ``flroute.commands``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from flroute.commands import health, inventory, recorded
+from flroute.commands import drift, health, inventory, recorded
 from flroute.commands.bench import bench
 from flroute.commands.bridge import bridge
 from flroute.commands.run import CONTEXT, RunCommand, run
@@ -44,6 +44,7 @@ for command in (
     health.lock,
     recorded.diff,
     recorded.replay,
+    drift.compare,
     bench,
     bridge,
     scan,
