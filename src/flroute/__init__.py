@@ -13,10 +13,15 @@ from typing import TYPE_CHECKING
 
 from flroute.activation import activate_if_alone
 from flroute.api import current_device, device, devices, vendors
+from flroute.drift.compare import compare
+from flroute.drift.comparison import Comparison
+from flroute.drift.shadow import shadow
+from flroute.drift.shadow_tensor import ShadowTensor
 from flroute.errors import (
     AliasError,
     AutocastError,
     CheckpointError,
+    ComparisonError,
     CompatibilityError,
     DeviceError,
     FallbackError,
@@ -24,6 +29,7 @@ from flroute.errors import (
     KernelResultError,
     LockError,
     SettingsError,
+    ShadowError,
     UnknownVendorError,
     Unsupported,
     VendorError,
@@ -39,6 +45,8 @@ __all__ = [
     "AliasError",
     "AutocastError",
     "CheckpointError",
+    "Comparison",
+    "ComparisonError",
     "CompatibilityError",
     "Decision",
     "DeviceError",
@@ -54,15 +62,19 @@ __all__ = [
     "Route",
     "Session",
     "SettingsError",
+    "ShadowError",
+    "ShadowTensor",
     "UnknownVendorError",
     "Unsupported",
     "VendorError",
     "check",
+    "compare",
     "current_device",
     "device",
     "devices",
     "enable",
     "load_file",
+    "shadow",
     "vendors",
 ]
 

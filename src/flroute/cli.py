@@ -1,4 +1,4 @@
-"""The command line: ``flroute demo | run | devices | ops | check | doctor | lock | config | cache | diff | replay | bench``."""
+"""The command line: ``flroute demo | check | config | cache``, and the commands of ``flroute.commands``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from flroute.commands import health, inventory, recorded
+from flroute.commands import drift, health, inventory, recorded
 from flroute.commands.bench import bench
+from flroute.commands.bridge import bridge
 from flroute.commands.run import CONTEXT, RunCommand, run
+from flroute.commands.scan import scan
 from flroute.commands.terminal import (
     JsonOption,
     errors_in_words,
@@ -42,7 +44,10 @@ for command in (
     health.lock,
     recorded.diff,
     recorded.replay,
+    drift.compare,
     bench,
+    bridge,
+    scan,
 ):
     app.command()(command)
 app.command(cls=RunCommand, context_settings=CONTEXT)(run)

@@ -39,6 +39,10 @@ class CheckpointError(FlrouteError):
     """A file of tensors is damaged, or of another format."""
 
 
+class ComparisonError(FlrouteError):
+    """Two runs that are not of the same model, parameters, inputs and seed: what differs in them says nothing."""
+
+
 class StreamError(DeviceError, ValueError):
     """A stream or event of another device, or an event asked for a time it does not have."""
 
@@ -59,12 +63,20 @@ class LockError(FlrouteError):
     """``flroute.lock`` cannot be read, or this environment is not the one it describes."""
 
 
+class ScanError(FlrouteError, OSError):
+    """``flroute scan`` was given a path that is not there, or one that it cannot write to."""
+
+
 class CollectiveError(FlrouteError):
     """A collective that did not finish, or that the ranks do not agree on; the message names op, number and ranks."""
 
 
 class FallbackError(FlrouteError):
     """Only the host could do the work, and the session's policy is ``fallback="error"``."""
+
+
+class ShadowError(FlrouteError, ValueError):
+    """A shadow run that cannot be: no such reference, a sample that is none, or values of two records in one call."""
 
 
 class Unsupported(FlrouteError):

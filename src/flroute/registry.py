@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -44,6 +44,8 @@ class Vendor:
         driver_version: for ``flroute doctor``; ``None`` if there is no driver.
         firmware_version: likewise.
         streams: how its streams and events work; as it stands, for kernels that have finished when they return.
+        tolerances: how far its kernels may be from the exact result, where that is not what flroute allows: ``(rtol, atol)`` by
+            dtype (``"*"``: any), by op (a pattern) or class of ops; see ``docs/tolerances.md``.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Vendor:
     driver_version: str | None = None
     firmware_version: str | None = None
     streams: Streams = field(default_factory=Streams)
+    tolerances: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict, repr=False)
 
 
 @dataclass
@@ -234,6 +237,8 @@ def _broken_rule(vendor: Any, known: dict[str, Vendor]) -> str | None:
         return f"vendor {vendor.name!r}: devices must be DeviceFacts, got {vendor.devices!r}"
     if not isinstance(vendor.memory, Memory):
         return f"vendor {vendor.name!r}: memory must implement flroute.vendor.Memory, got {vendor.memory!r}"
+    if rule := _broken_tolerance_rule(vendor.tolerances):
+        return f"vendor {vendor.name!r}: {rule}"
     try:
         list(vendor.kernels)
     except Exception as error:  # noqa: BLE001 -- a vendor's code may raise anything
@@ -242,6 +247,21 @@ def _broken_rule(vendor: Any, known: dict[str, Vendor]) -> str | None:
             f"{vendor.kernels!r} raised {type(error).__name__}: {error}"
         )
     return None
+
+
+def _broken_tolerance_rule(tolerances: Any) -> str | None:
+    try:
+        wrong = [
+            f"{about!r}: {{{dtype!r}: {pair!r}}}"
+            for about, by_dtype in tolerances.items()
+            for dtype, pair in by_dtype.items()
+            if not (len(pair) == 2 and all(number >= 0 for number in pair))
+        ]
+    except (AttributeError, TypeError):
+        wrong = [repr(tolerances)]
+    if not wrong:
+        return None
+    return f"tolerances are {{op or class: {{dtype: (rtol, atol)}}}}, got {wrong[0]}"
 
 
 def broken_kernel_rule(kernel: Any) -> str | None:

@@ -52,6 +52,7 @@ from flroute.torch_compat.device_slot import (
 from flroute.torch_compat.modes import (
     DefaultDevice,
     LeftInAnyOrder,
+    above_in_dispatch_stack,
     dispatch_stack_length,
     function_stack_length,
     on_top_of_dispatch_stack,
@@ -121,6 +122,13 @@ from flroute.torch_compat.streams import (
     answer_for_accelerator,
     replace_streams_and_events,
 )
+from flroute.torch_compat.wrappers import (
+    WeakStorage,
+    aliased_as_by_schema,
+    below_dispatch,
+    set_geometry,
+    wrapper_of,
+)
 
 __all__ = [
     "ATTENTION_TAKES_MASK_AND_CAUSAL",
@@ -144,6 +152,12 @@ __all__ = [
     "PlainEvent",
     "PlainStream",
     "TorchDispatchMode",
+    "WeakStorage",
+    "aliased_as_by_schema",
+    "below_dispatch",
+    "set_geometry",
+    "wrapper_of",
+    "above_in_dispatch_stack",
     "accelerator_functions",
     "all_op_names",
     "answer_for_accelerator",
@@ -165,8 +179,8 @@ __all__ = [
     "fake_tensors",
     "find_op",
     "flops_of",
-    "function_stack_length",
     "from_dlpack",
+    "function_stack_length",
     "gather_into",
     "gather_options",
     "guard_can_be_patched",
