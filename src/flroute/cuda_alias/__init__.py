@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
+from flroute.cuda_alias.advice import advise
 from flroute.cuda_alias.alias import Alias
-from flroute.cuda_alias.patches import PatchSet
+from flroute.cuda_alias.answers import run_eagerly
+from flroute.cuda_alias.patches import in_force
 from flroute.cuda_alias.table import patches
 from flroute.device.table import Device
 from flroute.errors import AliasError
 
 __all__ = ["Alias", "opened"]
 
-_patches = PatchSet(patches)
 
 
 @contextmanager
@@ -32,8 +34,13 @@ def opened(device: Device, *, hide_cuda: bool) -> Iterator[Alias]:
         )
     alias = Alias(device)
     with alias.listed():
-        _patches.acquire()
+        in_force.acquire(patches())
         try:
+            if "torch._dynamo" in sys.modules:
+                run_eagerly()
             yield alias
+        except Exception as error:  # whatever it is, it goes on to whom it was meant for
+            advise(error)
+            raise
         finally:
-            _patches.release()
+            in_force.release()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
-
-import torch
 
 from flroute.cuda_alias.mode import CudaMode
 from flroute.cuda_alias.ordinals import Ordinals
@@ -30,30 +27,19 @@ class Alias:
         self.ordinals = Ordinals(device)
         self.uses = Uses()
         self.is_open = False
-        self._left_at_end = ExitStack()
-        self._runs_eagerly = False
 
     @contextmanager
     def listed(self) -> Iterator[None]:
         """Be found by threads without an alias of their own, until the end of the session."""
-        with self._left_at_end:
-            if "torch._dynamo" in sys.modules:
-                self.run_eagerly()
+        with _lock:
+            _open.append(self)
+            self.is_open = True
+        try:
+            yield
+        finally:
             with _lock:
-                _open.append(self)
-                self.is_open = True
-            try:
-                yield
-            finally:
-                with _lock:
-                    _open.remove(self)
-                    self.is_open = False
-
-    def run_eagerly(self) -> None:
-        """Have what ``torch.compile`` made run as it stands, until the end of the session."""
-        if not self._runs_eagerly:
-            self._runs_eagerly = True
-            self._left_at_end.enter_context(torch.compiler.set_stance("force_eager"))
+                _open.remove(self)
+                self.is_open = False
 
     @contextmanager
     def in_this_thread(self) -> Iterator[None]:
@@ -105,4 +91,3 @@ def mode_here() -> CudaMode | None:
 def any_open() -> bool:
     """Whether cuda means the device anywhere in the process."""
     return bool(_open)
-

@@ -13,6 +13,7 @@ from flroute.cuda_alias.callers import asker, is_own
 from flroute.cuda_alias.facade import facade
 from flroute.cuda_alias.ordinals import ALIAS, cuda_device, names_alias
 from flroute.cuda_alias.tensor_types import dtype_of
+from flroute.cuda_alias.patches import in_force
 from flroute.device import torch_fl
 from flroute.device.table import DEVICE_TYPE
 from flroute.distributed.backend import BACKEND
@@ -52,6 +53,14 @@ OF_CUDA: dict[str, Callable[..., Any]] = {
     "set_rng_state_all": _set_rng_states,
 }
 """Functions of ``torch.cuda`` that are about all devices, or answer with a number."""
+
+
+OF_ACCELERATOR: dict[str, Callable[..., Any]] = {
+    "device_count": _device_count,
+    "current_device_index": _current_device,
+    "set_device_index": set_device,
+}
+"""Functions of ``torch.accelerator`` that are about a number."""
 
 
 def _said_of(device: torch.device) -> torch.device:
@@ -102,7 +111,9 @@ def of_autocast(original: Any) -> Any:
         if is_own(asker(1)):
             return original(*args)
         kind = [arg for arg in args if isinstance(arg, str)] or [ALIAS]
-        return original(DEVICE_TYPE if kind == [ALIAS] else kind[0], *[arg for arg in args if not isinstance(arg, str)])
+        return original(
+            DEVICE_TYPE if kind == [ALIAS] else kind[0], *[arg for arg in args if not isinstance(arg, str)]
+        )
 
     return call
 
@@ -326,6 +337,11 @@ def backend(original: Any) -> Any:
 # torch.compile --------------------------------------------------------------------------------------------------------
 
 
+def run_eagerly() -> None:
+    """Have what ``torch.compile`` made run as it stands, until cuda means nothing again."""
+    in_force.enter_once("torch.compile", lambda: torch.compiler.set_stance("force_eager"))
+
+
 def compiled(original: Any) -> Any:
     """``torch.compile``: what it returns is what it always returns, and runs the code as it stands.
 
@@ -333,14 +349,14 @@ def compiled(original: Any) -> Any:
     """
 
     @functools.wraps(original)
-    def compile(*args: Any, **kwargs: Any) -> Any:
+    def compile_eagerly(*args: Any, **kwargs: Any) -> Any:
         alias = current()
         alias.uses.add("torch.compile", asker(1))
         alias.uses.say_once("torch.compile", "runs eagerly while cuda means the device")
-        alias.run_eagerly()
+        run_eagerly()
         return original(*args, **kwargs)
 
-    return compile
+    return compile_eagerly
 
 
 # Where PyTorch and Python call the user's code ------------------------------------------------------------------------

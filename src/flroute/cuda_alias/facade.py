@@ -16,6 +16,7 @@ class Facade(type):
     _make: Callable[..., Any]
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Make one, or what stands for it."""
         if "_make" in cls.__dict__:
             return cls.__dict__["_make"].__func__(*args, **kwargs)
         return super().__call__(*args, **kwargs)

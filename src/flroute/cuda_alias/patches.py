@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,35 +19,33 @@ class Patch:
     Attributes:
         owner: the module, or module and class, that has it, ``torch.cuda`` or ``torch.amp.GradScaler``.
         name: of the attribute.
-        make: the replacement, from what is there.
+        make: the replacement, from what is there; ``None`` where it stays, and what a script sets is undone at the end.
         meaning: in words, for the documentation.
     """
 
     owner: str
     name: str
-    make: Callable[[Any], Any]
+    make: Callable[[Any], Any] | None
     meaning: str = ""
 
 
 class PatchSet:
     """Patches in force from the first ``acquire`` to the last ``release``, from whichever threads these come."""
 
-    def __init__(self, patches: Callable[[], Iterable[Patch]]) -> None:
-        self._patches = patches
-        self._lock = threading.Lock()
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
         self._users = 0
-        self._saved: list[tuple[Any, str, Any]] = []
+        self._undone_at_end = ExitStack()
+        self._entered: set[str] = set()
 
-    def acquire(self) -> None:
+    def acquire(self, patches: Iterable[Patch]) -> None:
         """Put the patches in force, or count one more user of those in force."""
         with self._lock:
             if self._users == 0:
-                try:
-                    for patch in self._patches():
-                        self._apply(patch)
-                except BaseException:
-                    self._restore()
-                    raise
+                with ExitStack() as stack:
+                    for patch in patches:
+                        _apply(patch, stack)
+                    self._undone_at_end = stack.pop_all()
             self._users += 1
 
     def release(self) -> None:
@@ -54,24 +53,44 @@ class PatchSet:
         with self._lock:
             self._users -= 1
             if self._users == 0:
-                self._restore()
+                self._entered.clear()
+                self._undone_at_end.close()
 
-    def _apply(self, patch: Patch) -> None:
-        owner = find(patch.owner)
-        if owner is None or not hasattr(owner, patch.name):
-            return  # of another release of PyTorch, or of a module that nobody imported
-        saved = vars(owner).get(patch.name, _ABSENT)
-        made = patch.make(getattr(owner, patch.name))
-        self._saved.append((owner, patch.name, saved))
-        setattr(owner, patch.name, made)
+    def enter_once(self, name: str, make: Callable[[], AbstractContextManager[Any]]) -> None:
+        """Enter a context that holds until the patches end, unless one of that name was."""
+        with self._lock:
+            if self._users and name not in self._entered:
+                self._undone_at_end.enter_context(make())
+                self._entered.add(name)
 
-    def _restore(self) -> None:
-        while self._saved:
-            owner, name, saved = self._saved.pop()
-            if saved is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, saved)
+
+in_force = PatchSet()
+"""Those of this process."""
+
+
+def _apply(patch: Patch, stack: ExitStack) -> None:
+    owner = find(patch.owner)
+    if owner is None or not hasattr(owner, patch.name):
+        return  # of another release of PyTorch, or of a module that nobody imported
+    if patch.make is None:
+        stack.callback(_set_back, owner, patch.name, getattr(owner, patch.name))
+        return
+    saved = vars(owner).get(patch.name, _ABSENT)
+    made = patch.make(getattr(owner, patch.name) if saved is _ABSENT else saved)
+    stack.callback(_restore, owner, patch.name, saved)
+    setattr(owner, patch.name, made)
+
+
+def _restore(owner: Any, name: str, saved: Any) -> None:
+    if saved is _ABSENT:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, saved)
+
+
+def _set_back(owner: Any, name: str, value: Any) -> None:
+    if getattr(owner, name) != value:
+        setattr(owner, name, value)
 
 
 def find(dotted: str) -> Any | None:

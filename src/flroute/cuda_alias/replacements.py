@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from flroute.cuda_alias.alias import current
@@ -18,13 +19,19 @@ Make = Callable[[Any], Any]
 _PLACES = frozenset({"device", "peer_device"})
 
 
-def mirrored(name: str, theirs: Any) -> Make:
-    """The device's own, for whom cuda is not PyTorch's business; numbers are cuda's."""
+def mirrored(name: str, theirs: Callable[..., Any]) -> Make:
+    """The device's own function or type, told in terms of cuda where it is to work."""
 
     def make(original: Any) -> Any:
-        if isinstance(original, type) and isinstance(theirs, type):
-            return facade(theirs, _counted(name, theirs))
-        return answered(name, _counted(name, theirs))(original) if callable(theirs) else theirs
+        call = _in_terms_of_cuda(theirs)
+        if not isinstance(theirs, type):
+            return answered(name, call)(original)
+
+        def make_one(*args: Any, **kwargs: Any) -> Any:
+            current().uses.add(name, asker(1))
+            return call(*args, **kwargs)
+
+        return facade(theirs, make_one)
 
     return make
 
@@ -46,8 +53,7 @@ def answered(name: str, answer: Callable[..., Any]) -> Make:
     return make
 
 
-def _counted(name: str, theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """With places in terms of cuda."""
+def _in_terms_of_cuda(theirs: Callable[..., Any]) -> Callable[..., Any]:
     parameters = list(inspect.signature(theirs).parameters)
     at = [index for index, parameter in enumerate(parameters) if parameter in _PLACES]
 
@@ -90,15 +96,61 @@ def of_type(name: str) -> Make:
     def make(original: Any) -> Any:
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if ALIAS in args or ALIAS in kwargs.values():
+            if any(_is_alias(arg) for arg in (*args, *kwargs.values())):
                 current().uses.add(name, asker(1))
-                args = tuple(DEVICE_TYPE if arg == ALIAS else arg for arg in args)
-                kwargs = {key: DEVICE_TYPE if arg == ALIAS else arg for key, arg in kwargs.items()}
+                args = tuple(DEVICE_TYPE if _is_alias(arg) else arg for arg in args)
+                kwargs = {key: DEVICE_TYPE if _is_alias(arg) else arg for key, arg in kwargs.items()}
             return original(*args, **kwargs)
 
         return call
 
     return make
+
+
+def _is_alias(value: Any) -> bool:
+    return isinstance(value, str) and value == ALIAS
+
+
+class SetWithoutEffect:
+    """A flag of CUDA's libraries: kept, counted and logged when it is set, and of no consequence."""
+
+    def __init__(self, name: str, original: Any) -> None:
+        self._name, self._original = name, original
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """Its value."""
+        return self._original.__get__(instance, owner)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        """Keep another one."""
+        _say_of_flag(self._name, value, asker(1))
+        self._original.__set__(instance, value)
+
+
+def flag(name: str) -> Make:
+    """A flag that is a descriptor."""
+    return lambda original: SetWithoutEffect(name, original)
+
+
+def flags_of(name: str) -> Make:
+    """A ``__setattr__`` all of whose attributes are flags."""
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def set_flag(self: Any, attribute: str, value: Any) -> None:
+            _say_of_flag(f"{name}.{attribute}", value, asker(1))
+            original(self, attribute, value)
+
+        return set_flag
+
+    return make
+
+
+def _say_of_flag(name: str, value: Any, frame: FrameType) -> None:
+    if is_own(frame):
+        return
+    current().uses.add(name, frame)
+    current().uses.say_once(name, f"accepted as {value!r}; it is about CUDA's libraries and without effect here")
 
 
 def accepted(name: str, why: str) -> Make:

@@ -14,6 +14,8 @@ from flroute.cuda_alias.patches import Patch
 from flroute.cuda_alias.replacements import (
     accepted,
     answered,
+    flag,
+    flags_of,
     mirrored,
     of_type,
     refused,
@@ -54,8 +56,17 @@ _OF_TYPE = {
 """Arguments that are the type of a device."""
 
 
+_FLAGS = {
+    "torch.backends.cudnn": ("benchmark", "deterministic", "enabled", "allow_tf32", "benchmark_limit"),
+    "torch.backends.cuda.matmul": (
+        "allow_tf32", "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction",
+    ),
+}  # fmt: skip
+
+
 def patches() -> Iterator[Patch]:
     """All of them, for the modules that are imported now."""
+    yield from _of_flags()
     yield from _of_torch_cuda()
     for owner, names in _OF_TYPE.items():
         for name in names:
@@ -125,11 +136,19 @@ def _of_devices() -> Iterator[Patch]:
         ("torch.nn.utils.rnn.PackedSequence", "is_cuda", answers.packed_is_cuda, "says cuda"),
         ("torch.backends.cuda", "is_built", answered("torch.backends.cuda.is_built", lambda: True), "true"),
         ("torch.accelerator", "current_accelerator", answers.current_accelerator, "says cuda"),
-        ("torch.accelerator", "device_count", answered("torch.accelerator.device_count", answers.OF_CUDA["device_count"]), "cuda's"),
-        ("torch.accelerator", "current_device_index", answered("torch.accelerator.current_device_index", answers.OF_CUDA["current_device"]), "cuda's"),
-        ("torch.accelerator", "set_device_index", answered("torch.accelerator.set_device_index", answers.set_device), "cuda's"),
     ):  # fmt: skip
         yield Patch(owner, name, make, meaning)
+    for name, answer in answers.OF_ACCELERATOR.items():
+        yield Patch("torch.accelerator", name, answered(f"torch.accelerator.{name}", answer), "in terms of cuda")
+
+
+def _of_flags() -> Iterator[Patch]:
+    for owner, names in _FLAGS.items():
+        for name in names:
+            yield Patch(owner, name, None, "accepted, without effect, and set back at the end")
+    for name in _FLAGS["torch.backends.cudnn"]:
+        yield Patch("torch.backends.cudnn.CudnnModule", name, flag(f"torch.backends.cudnn.{name}"))
+    yield Patch("torch.backends.cuda.cuBLASModule", "__setattr__", flags_of("torch.backends.cuda.matmul"))
 
 
 def _of_collectives() -> Iterator[Patch]:

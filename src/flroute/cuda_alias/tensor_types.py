@@ -33,6 +33,7 @@ class CudaTensorType(type):
     dtype: torch.dtype
 
     def __call__(cls, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """A tensor of these sizes, or with these values."""
         alias: Alias = cls.current()  # type: ignore[attr-defined]
         device = alias.ordinals.device(kwargs.get("device", ALIAS))
         sizes = args[0] if len(args) == 1 and isinstance(args[0], torch.Size) else args
