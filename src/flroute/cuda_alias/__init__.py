@@ -12,12 +12,11 @@ from flroute.cuda_alias.advice import advise
 from flroute.cuda_alias.alias import Alias
 from flroute.cuda_alias.answers import run_eagerly
 from flroute.cuda_alias.patches import in_force
-from flroute.cuda_alias.table import patches
+from flroute.cuda_alias.table import patches as patches_of_pytorch
 from flroute.device.table import Device
 from flroute.errors import AliasError
 
 __all__ = ["Alias", "opened"]
-
 
 
 @contextmanager
@@ -34,7 +33,7 @@ def opened(device: Device, *, hide_cuda: bool) -> Iterator[Alias]:
         )
     alias = Alias(device)
     with alias.listed():
-        in_force.acquire(patches())
+        in_force.acquire(patches_of_pytorch())
         try:
             if "torch._dynamo" in sys.modules:
                 run_eagerly()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import traceback
 
 _KERNELS = "its kernels are compiled for NVIDIA's devices"
-ATTENTION = "use torch.nn.functional.scaled_dot_product_attention (in transformers: attn_implementation='sdpa')"
+ATTENTION = (
+    "use torch.nn.functional.scaled_dot_product_attention (in transformers: attn_implementation='sdpa')"
+)
 OPTIMIZERS = "use torch.optim, torch.amp and torch.nn.parallel.DistributedDataParallel, which have all of it"
 
 INSTEAD_OF: dict[str, str] = {

@@ -45,12 +45,15 @@ class Alias:
     def in_this_thread(self) -> Iterator[None]:
         """Have the calls of this thread hear of cuda."""
         mode = CudaMode(self)
+        modes = _thread.modes
         with mode:
-            _thread.modes.append(mode)
+            modes.append(mode)
+            _let_innermost_answer(modes)
             try:
                 yield
             finally:
-                _thread.modes.remove(mode)
+                modes.remove(mode)
+                _let_innermost_answer(modes)
 
     def run_inside(self, run: Callable[[], Any]) -> Callable[[], Any]:
         """``run`` for a thread that is started in the session: its current device is the session's, as in the first thread."""
@@ -72,6 +75,14 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
+
+
+def _let_innermost_answer(modes: list[CudaMode]) -> None:
+    """Of sessions that are nested in one thread; the others pass calls on."""
+    for mode in modes:
+        mode.answers = mode is modes[-1]
+
+
 _open: list[Alias] = []
 _lock = threading.Lock()
 

@@ -11,7 +11,7 @@ import torch
 
 from flroute.device import table
 from flroute.device.table import DEVICE_TYPE, Device
-from flroute.errors import AliasError
+from flroute.errors import DeviceError
 from flroute.torch_compat import without_function_modes
 
 ALIAS = "cuda"
@@ -74,7 +74,7 @@ class Ordinals:
         """The device that a number, ``"cuda:1"`` or ``torch.device("cuda:1")`` means; anything else as it is.
 
         Raises:
-            AliasError: there are not so many.
+            DeviceError: there are not so many.
         """
         if isinstance(place, int) and not isinstance(place, bool):
             return self._numbered(place) if place >= 0 else place
@@ -100,7 +100,7 @@ class Ordinals:
         if number >= len(self.devices):
             listing = ", ".join(f"{ALIAS}:{n} is {d.vendor_device}" for n, d in enumerate(self.devices))
             limit = f", by {VISIBLE}={os.environ[VISIBLE]!r}" if VISIBLE in os.environ else ""
-            raise AliasError(f"{ALIAS}:{number} does not exist; here {listing or 'there is none'}{limit}")
+            raise DeviceError(f"{ALIAS}:{number} does not exist; here {listing or 'there is none'}{limit}")
         return torch.device(DEVICE_TYPE, self.devices[number].index)
 
 

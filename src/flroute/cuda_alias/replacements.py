@@ -150,7 +150,9 @@ def _say_of_flag(name: str, value: Any, frame: FrameType) -> None:
     if is_own(frame):
         return
     current().uses.add(name, frame)
-    current().uses.say_once(name, f"accepted as {value!r}; it is about CUDA's libraries and without effect here")
+    current().uses.say_once(
+        name, f"accepted as {value!r}; it is about CUDA's libraries and without effect here"
+    )
 
 
 def accepted(name: str, why: str) -> Make:

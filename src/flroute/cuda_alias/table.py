@@ -57,7 +57,7 @@ _OF_TYPE = {
 
 
 _FLAGS = {
-    "torch.backends.cudnn": ("benchmark", "deterministic", "enabled", "allow_tf32", "benchmark_limit"),
+    "torch.backends.cudnn": ("benchmark", "deterministic", "enabled", "allow_tf32"),
     "torch.backends.cuda.matmul": (
         "allow_tf32", "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction",
     ),
@@ -139,7 +139,9 @@ def _of_devices() -> Iterator[Patch]:
     ):  # fmt: skip
         yield Patch(owner, name, make, meaning)
     for name, answer in answers.OF_ACCELERATOR.items():
-        yield Patch("torch.accelerator", name, answered(f"torch.accelerator.{name}", answer), "in terms of cuda")
+        yield Patch(
+            "torch.accelerator", name, answered(f"torch.accelerator.{name}", answer), "in terms of cuda"
+        )
 
 
 def _of_flags() -> Iterator[Patch]:
