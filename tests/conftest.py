@@ -15,6 +15,9 @@ from flroute import registry, session
 from flroute.vendor import Kernel
 from support import WithoutKernels
 
+collect_ignore = ["scripts", "host_cuda.py", "run_on_host.py"]
+"""Programs that tests run in processes of their own; the search for doctests would import them."""
+
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
 """The same examples in every run: a change that breaks nothing fails nothing. ``--hypothesis-profile=default`` looks for new ones."""

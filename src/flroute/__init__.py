@@ -22,6 +22,7 @@ from flroute.drift.saved_runs import compare_saved, record
 from flroute.drift.shadow import shadow
 from flroute.drift.shadow_tensor import ShadowTensor
 from flroute.errors import (
+    AliasError,
     AutocastError,
     BisectError,
     CheckpointError,
@@ -40,12 +41,13 @@ from flroute.errors import (
 )
 from flroute.model_check import check
 from flroute.safetensors_files import load_file
-from flroute.session import Session, enable
-from flroute.vocabulary import Decision, FallbackPolicy, Precision, Reason, Rejection, Route
+from flroute.session import Session, enable, open_for_process
+from flroute.vocabulary import Decision, FallbackPolicy, Precision, Reason, Redirected, Rejection, Route
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AliasError",
     "AutocastError",
     "BisectError",
     "Bisection",
@@ -62,6 +64,7 @@ __all__ = [
     "LockError",
     "Precision",
     "Reason",
+    "Redirected",
     "Rejection",
     "Route",
     "Session",
@@ -105,3 +108,4 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
 
 
 activate_if_alone()
+open_for_process()

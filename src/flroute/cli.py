@@ -15,6 +15,9 @@ from rich.table import Table
 from flroute.commands import drift, health, inventory, recorded
 from flroute.commands.bench import bench
 from flroute.commands.bisect import bisect
+from flroute.commands.bridge import bridge
+from flroute.commands.run import CONTEXT, RunCommand, run
+from flroute.commands.scan import scan
 from flroute.commands.terminal import (
     JsonOption,
     errors_in_words,
@@ -46,11 +49,14 @@ for command in (
     drift.record,
     drift.consistency,
     bench,
+    bridge,
+    scan,
 ):
     app.command()(command)
 app.command(context_settings={"allow_interspersed_args": False})(
     bisect
 )  # what follows the command's name is its own
+app.command(cls=RunCommand, context_settings=CONTEXT)(run)
 
 
 @app.command()

@@ -18,6 +18,7 @@ from flroute.torch_compat.autocast import (
 )
 from flroute.torch_compat.autograd import (
     BACKWARD_CALL,
+    ENGINE_ENTRIES,
     current_node,
     in_backward,
     increment_versions,
@@ -51,11 +52,14 @@ from flroute.torch_compat.device_slot import (
 )
 from flroute.torch_compat.modes import (
     DefaultDevice,
+    LeftInAnyOrder,
     above_in_dispatch_stack,
     dispatch_stack_length,
+    function_stack_length,
     on_top_of_dispatch_stack,
     outside_dispatch_modes,
     skip_in_dynamo,
+    without_function_modes,
 )
 from flroute.torch_compat.modules import (
     MODULE_CALL,
@@ -131,6 +135,7 @@ __all__ = [
     "ATTENTION_TAKES_MASK_AND_CAUSAL",
     "BACKWARD_CALL",
     "COLLECTIVE_NAMES",
+    "ENGINE_ENTRIES",
     "HOST_KEYS",
     "MODULE_CALL",
     "OLDEST",
@@ -144,6 +149,7 @@ __all__ = [
     "DeviceWork",
     "DispatchKey",
     "DispatchKeySet",
+    "LeftInAnyOrder",
     "PlainEvent",
     "PlainStream",
     "TorchDispatchMode",
@@ -176,6 +182,7 @@ __all__ = [
     "find_op",
     "flops_of",
     "from_dlpack",
+    "function_stack_length",
     "gather_into",
     "gather_options",
     "guard_can_be_patched",
@@ -222,6 +229,7 @@ __all__ = [
     "when_autocast_ends",
     "with_prefix",
     "without_device_autocast",
+    "without_function_modes",
     "without_host_autocast",
     "wrap_backward",
 ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from flroute.device import table
+from flroute.device.serialization import storage_on_device
 from flroute.device.table import DEVICE_TYPE, DeviceLike
 
 __all__ = [
@@ -55,9 +56,19 @@ def device_count() -> int:
     return table.device_count()
 
 
-def current_device() -> int:
-    """Index of this thread's current device."""
-    return table.current_index()
+class DeviceIndex(int):
+    """A device by its number, wherever PyTorch takes one; ``torch.load``, which takes none, can call it."""
+
+    __slots__ = ()
+
+    def __call__(self, storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage:
+        """What ``torch.load(..., map_location=torch.fl.current_device())`` does with each storage of a file."""
+        return storage_on_device(storage, self)
+
+
+def current_device() -> DeviceIndex:
+    """Index of this thread's current device; a ``map_location`` of ``torch.load``, too."""
+    return DeviceIndex(table.current_index())
 
 
 def set_device(device: DeviceLike) -> None:

@@ -1,0 +1,248 @@
+"""``alias=("cuda",)`` is scoped: at the end of a session, however it ends, every attribute is what it was."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import flroute
+from flroute.cuda_alias.patches import find
+from flroute.cuda_alias.table import patches
+from flroute.errors import AliasError, SettingsError
+from flroute.torch_compat import function_stack_length
+
+ABSENT = object()
+
+
+def touched() -> dict[tuple[str, str], Any]:
+    """Every attribute that the table names, as its owner holds it."""
+    found = {}
+    for patch in patches():
+        owner = find(patch.owner)
+        if owner is not None and hasattr(owner, patch.name):
+            kept = vars(owner).get(patch.name, ABSENT)
+            found[patch.owner, patch.name] = getattr(owner, patch.name) if patch.make is None else kept
+    return found
+
+
+def changed(before: dict[tuple[str, str], Any]) -> list[tuple[str, str]]:
+    """Those that are another object now, one by one."""
+    return [key for key, value in touched_now(before) if value is not before[key]]
+
+
+def touched_now(before: dict[tuple[str, str], Any]) -> Iterator[tuple[tuple[str, str], Any]]:
+    for owner_name, name in before:
+        owner = find(owner_name)
+        kept = vars(owner).get(name, ABSENT)
+        by_value = owner_name.startswith("torch.backends") and kept is ABSENT
+        yield (owner_name, name), getattr(owner, name) if by_value else kept
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays() -> Iterator[dict[tuple[str, str], Any]]:
+    before = touched()
+    assert len(before) > 150
+    types = (
+        torch.device,
+        torch.Tensor.cuda,
+        torch.Tensor.device,
+        torch.cuda.is_available,
+        threading.Thread.start,
+    )
+    yield before
+    assert changed(before) == []
+    assert types == (torch.device, torch.Tensor.cuda, torch.Tensor.device, torch.cuda.is_available, threading.Thread.start)  # fmt: skip
+    assert function_stack_length() == 0
+    assert not torch.cuda.is_available()
+    with pytest.raises((AssertionError, RuntimeError)):
+        torch.ones(2, device="cuda")
+
+
+def test_inside_nearly_all_of_it_is_replaced(nothing_stays: dict[tuple[str, str], Any]) -> None:
+    with flroute.enable(alias=("cuda",)):
+        replaced = changed(nothing_stays)
+        assert torch.cuda.is_available()
+    assert len(replaced) == len([key for key in nothing_stays if not is_flag(key)])
+
+
+def is_flag(key: tuple[str, str]) -> bool:
+    return key[0] in ("torch.backends.cudnn", "torch.backends.cuda.matmul")
+
+
+def test_an_exception_leaves_nothing() -> None:
+    with pytest.raises(ZeroDivisionError), flroute.enable(alias=("cuda",)):
+        torch.ones(2).cuda()
+        raise ZeroDivisionError
+
+
+def test_an_error_in_a_backward_pass_leaves_nothing() -> None:
+    def fail(_: torch.Tensor) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), flroute.enable(alias=("cuda",)):
+        x = torch.ones(2, device="cuda", requires_grad=True)
+        x.register_hook(fail)
+        (x * 2).sum().backward()
+
+
+def test_a_session_that_cannot_open_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Iterator[Any]:
+        yield from list(patches())[:100]
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("flroute.cuda_alias.patches_of_pytorch", broken)
+    with pytest.raises(ZeroDivisionError), flroute.enable(alias=("cuda",)):
+        raise AssertionError("opened")
+
+
+def test_what_a_script_sets_is_undone() -> None:
+    before = torch.backends.cudnn.benchmark, torch.backends.cuda.matmul.allow_tf32
+    with flroute.enable(alias=("cuda",)) as session:
+        torch.backends.cudnn.benchmark = not before[0]
+        torch.backends.cuda.matmul.allow_tf32 = not before[1]
+        assert torch.backends.cudnn.benchmark is not before[0]
+        torch.cuda.is_available = lambda: False  # a script may replace it, too
+    assert (torch.backends.cudnn.benchmark, torch.backends.cuda.matmul.allow_tf32) == before
+    assert {use.name for use in session.redirected} == {
+        "torch.backends.cudnn.benchmark",
+        "torch.backends.cuda.matmul.allow_tf32",
+    }
+
+
+def test_a_second_thread_leaves_nothing() -> None:
+    def work() -> None:
+        with flroute.enable(alias=("cuda",)):
+            assert torch.ones(2).cuda().is_cuda
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def test_sessions_of_two_threads_may_end_in_any_order() -> None:
+    first_is_open, second_is_open, first_is_over = (threading.Event() for _ in range(3))
+    seen: list[bool] = []
+
+    def first() -> None:
+        with flroute.enable(alias=("cuda",)):
+            first_is_open.set()
+            assert second_is_open.wait(60)
+        first_is_over.set()
+
+    def second() -> None:
+        assert first_is_open.wait(60)
+        with flroute.enable(alias=("cuda",)):
+            second_is_open.set()
+            assert first_is_over.wait(60)
+            seen.append(torch.cuda.is_available())  # still in force: this session is open
+            seen.append(torch.ones(2).cuda().is_cuda)
+
+    threads = [threading.Thread(target=first), threading.Thread(target=second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [True, True]
+
+
+def test_sessions_nest_and_the_inner_one_says_what_cuda_is() -> None:
+    with flroute.enable(device="reference:0", alias=("cuda",)):
+        outer = torch.ones(2).cuda()
+        with flroute.enable(device="reference:1", alias=("cuda",)):
+            inner = torch.ones(2, device="cuda:0")
+            assert inner.device == torch.device("cuda:0")
+        again = torch.ones(2, device="cuda:0")
+        assert str(inner.device) == "cuda:1"  # in terms of this session
+    assert [str(t.device) for t in (outer, inner, again)] == ["fl:0", "fl:1", "fl:0"]
+
+
+def test_a_session_as_a_decorator() -> None:
+    @flroute.enable(alias=("cuda",))
+    def train() -> torch.Tensor:
+        return torch.ones(2, device="cuda:0")
+
+    assert str(train().device) == str(train().device) == "fl:0"
+
+
+def test_a_thread_started_inside_hears_of_cuda_and_goes_on_without_it_afterwards() -> None:
+    go_on, heard = threading.Event(), []
+
+    def work() -> None:
+        x = torch.ones(2, device="cuda")
+        heard.append((str(x.device), x.is_cuda, torch.cuda.current_device()))
+        assert go_on.wait(60)
+        heard.append((str(x.device), x.is_cuda))
+
+    with flroute.enable(device="reference:1", alias=("cuda",)):
+        thread = threading.Thread(target=work)
+        thread.start()
+        while not heard:
+            thread.join(0.01)
+    go_on.set()
+    thread.join()
+    assert heard == [("cuda:0", True, 0), ("fl:1", False)]
+
+
+def test_a_thread_keeps_a_run_method_of_its_own() -> None:
+    class Worker(threading.Thread):
+        def run(self) -> None:
+            self.device = torch.ones(2, device="cuda").device
+
+    with flroute.enable(alias=("cuda",)):
+        worker = Worker()
+        worker.start()
+        worker.join()
+    assert worker.device == torch.device("cuda:0")
+    assert "run" not in vars(worker)
+
+
+def test_a_real_cuda_device_is_not_hidden_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.cuda, "is_available", lambda: True)
+        patched.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+        with pytest.raises(AliasError, match=r"NVIDIA H200.*hide_cuda=True"), flroute.enable(alias=("cuda",)):
+            raise AssertionError("opened")
+        with flroute.enable(alias=("cuda",), hide_cuda=True):
+            assert torch.ones(2, device="cuda").is_cuda
+
+
+@pytest.mark.parametrize("alias", [("xpu",), "mps", (), 1, ("cuda", "xpu")])
+def test_another_alias_than_cuda_is_an_error(alias: Any) -> None:
+    with pytest.raises(SettingsError, match=r'argument alias: .*\["cuda"\]: no other device has a stand-in'):
+        flroute.enable(alias=alias)
+
+
+def test_the_alias_comes_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLROUTE_ALIAS", "cuda")
+    with flroute.enable():
+        assert torch.ones(2, device="cuda").is_cuda
+        assert torch.ones(2).device.type == "cpu"
+    with flroute.enable(default_device=True):
+        assert torch.ones(2).is_cuda
+
+
+def test_compiled_code_runs_as_it_stands_until_the_end() -> None:
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.is_cuda else x * 3
+
+    with flroute.enable(alias=("cuda",)) as session:
+        model = torch.compile(torch.nn.Linear(2, 2).cuda())
+        assert "_orig_mod.weight" in model.state_dict()
+        assert model(torch.ones(1, 2).cuda()).is_cuda
+        compiled = torch.compile(twice, backend="eager", fullgraph=True)
+        assert compiled(torch.ones(2, device="cuda")).sum().item() == 4
+    assert "torch.compile" in {use.name for use in session.redirected}
+    assert "torch._dynamo" in sys.modules
+    calls: list[int] = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        calls.append(1)
+        return graph.forward
+
+    torch.compile(twice, backend=backend)(torch.ones(2))
+    assert calls == [1]
