@@ -19,6 +19,7 @@ class Bindings:
         parameters: of each function and class of the file, by its name.
         taken: every name that occurs.
         at_top: local names that an import at the file's top level binds.
+        devices: names that are given a ``torch.device``.
     """
 
     full: dict[str, str] = field(default_factory=dict)
@@ -27,6 +28,7 @@ class Bindings:
     parameters: dict[str, tuple[str, ...]] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     at_top: set[str] = field(default_factory=set)
+    devices: set[str] = field(default_factory=set)
 
     def qualified(self, node: cst.CSTNode) -> str | None:
         """``torch.cuda.amp.autocast`` for whatever the file calls it; ``None`` for what no import explains."""
@@ -85,6 +87,9 @@ def bindings_of(tree: ast.Module) -> Bindings:
                     found.parameters[node.name] = _parameters(member)
         elif isinstance(node, ast.Name):
             found.taken.add(node.id)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            if ast.unparse(node.value.func).endswith(".device"):
+                found.devices |= {target.id for target in node.targets if isinstance(target, ast.Name)}
     found.full.setdefault("torch", "torch")
     found.taken |= found.full.keys()
     return found

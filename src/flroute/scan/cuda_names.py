@@ -16,8 +16,6 @@ ACCELERATOR = {
     "current_device": "current_device_index",
     "set_device": "set_device_index",
     "synchronize": "synchronize",
-    "current_stream": "current_stream",
-    "set_stream": "set_stream",
     "empty_cache": "empty_cache",
     "memory_allocated": "memory_allocated",
     "max_memory_allocated": "max_memory_allocated",
@@ -27,7 +25,8 @@ ACCELERATOR = {
     "reset_peak_memory_stats": "reset_peak_memory_stats",
     "reset_accumulated_memory_stats": "reset_accumulated_memory_stats",
 }
-"""Names of ``torch.cuda`` that ``torch.accelerator`` has, too, and what they are called there."""
+"""Names of ``torch.cuda`` that ``torch.accelerator`` has, too, and what they are called there. Not its streams, which are of
+another class than those that ``torch.cuda.Stream()`` makes."""
 
 AMP = {
     "torch.cuda.amp.autocast": "{torch}.autocast",
@@ -42,9 +41,14 @@ AMP = {
 AUTOCAST_PARAMETERS = ("enabled", "dtype", "cache_enabled")
 """Of ``torch.cuda.amp.autocast``, by position; ``torch.autocast`` has another order."""
 
-SEEDS = ("torch.cuda.manual_seed", "torch.cuda.manual_seed_all", "torch.cuda.random.manual_seed", "torch.cuda.random.manual_seed_all")  # fmt: skip
+SEEDS = tuple(
+    f"torch.cuda.{part}{name}" for part in ("", "random.") for name in ("manual_seed", "manual_seed_all")
+)
 
-PROFILER_COLUMNS = ("cuda_time", "cuda_time_total", "self_cuda_time_total", "cuda_time_str", "cuda_time_total_str", "cuda_memory_usage", "self_cuda_memory_usage")  # fmt: skip
+PROFILER_COLUMNS = (
+    "cuda_time", "cuda_time_total", "self_cuda_time_total", "cuda_time_str", "cuda_time_total_str", "cuda_memory_usage",
+    "self_cuda_memory_usage",
+)  # fmt: skip
 """Of a profiler's events; each has a name with ``device`` in the place of ``cuda``."""
 
 ENVIRONMENT = ("CUDA_*", "PYTORCH_CUDA_*", "NCCL_*", "CUBLAS_*", "CUDNN_*", "TORCH_CUDA_*", "TORCH_NCCL_*")
@@ -56,6 +60,12 @@ _BLOCKING = (
     "ExternalStream", "get_stream_from_external", "nccl*", "comm*", "gds*", "green_contexts*", "GreenContext", "tunable*",
 )  # fmt: skip
 """Names that cannot be left out: what they do has to be done in another way."""
+
+HOST_TYPES = tuple(
+    f"torch.cuda.{name}Tensor"
+    for name in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
+)
+"""Types whose namesakes in ``torch`` make the same tensor on the host."""
 
 LIBRARIES = {
     "apex": "torch.optim, torch.nn.LayerNorm and torch.autocast have what it is used for",

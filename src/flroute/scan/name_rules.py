@@ -7,7 +7,16 @@ from collections.abc import Sequence
 import libcst as cst
 
 from flroute.scan.bindings import dotted_name
-from flroute.scan.cuda_names import ACCELERATOR, AMP, LIBRARIES, PROFILER_COLUMNS, SEEDS, library_of, refusal
+from flroute.scan.cuda_names import (
+    ACCELERATOR,
+    AMP,
+    HOST_TYPES,
+    LIBRARIES,
+    PROFILER_COLUMNS,
+    SEEDS,
+    library_of,
+    refusal,
+)
 from flroute.scan.findings import Kind, Need
 from flroute.scan.look import Hit, Look, in_a_test, parenthesized, source_of
 
@@ -26,6 +35,9 @@ def reference(node: cst.Attribute | cst.Name, updated: cst.CSTNode, look: Look) 
         return Hit(Kind.CUDA_API, Need.NOTHING, "None where PyTorch was built without CUDA")
     if not name.startswith("torch.cuda."):
         return Hit(Kind.CUDA_API, Need.HAND, "name what is used of it") if name == "torch.cuda" else None
+    called = isinstance(look.parent, cst.Call) and look.parent.func is node
+    if called and (name in HOST_TYPES or name == "torch.cuda.nvtx.range"):
+        return None
     if name in AMP or name in SEEDS:
         return _without_arguments(node, name, look)
     return _of_cuda(name.removeprefix("torch.cuda."), look)

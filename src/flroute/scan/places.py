@@ -16,7 +16,9 @@ from flroute.scan.bindings import Bindings, dotted_name
 
 _DEVICE_NAME = re.compile(r"device|accelerator|map_location|(^|[_-])dev([_-]|\d|$)", re.IGNORECASE)
 _BACKEND_NAME = re.compile(r"backend", re.IGNORECASE)
-_TALK = {"print", "debug", "info", "warning", "warn", "error", "critical", "exception", "log", "write", "getLogger", "fail", "skip"}  # fmt: skip
+_TALK = {
+    "print", "debug", "info", "warning", "warn", "error", "critical", "exception", "log", "write", "getLogger", "fail", "skip",
+}  # fmt: skip
 _LOOKUPS = {"get", "pop", "setdefault", "getenv", "getattr", "setattr", "parametrize"}
 _DECLARATIONS = {"add_argument", "Option", "Argument", "option", "argument", "Field", "field"}
 _NOT_ABOUT_DEVICES = ("torch.save", "torch.ops", "torch.library", "torch.hub")
@@ -64,7 +66,7 @@ def place_of(
 
 
 def names_a_device(node: cst.CSTNode, said: re.Pattern[str] = _DEVICE_NAME) -> bool:
-    """Whether an expression's own words say that it is a device: ``device``, ``x.device.type``, ``str(dev)``, ``config["device"]``."""
+    """Whether an expression's own words say that it is a device: ``x.device.type``, ``str(dev)``, ``config["device"]``."""
     if isinstance(node, cst.Name):
         return said.search(node.value) is not None
     if isinstance(node, cst.Attribute):
@@ -161,7 +163,7 @@ def _argument(
             return Place.BACKEND
     elif full.startswith("torch.") and not full.startswith(_NOT_ABOUT_DEVICES):
         if keyword is None or said.search(keyword):
-            return _of_torch(full, keyword)
+            return _of_torch(full, keyword, around)
     elif last == "autocast":
         return Place.AUTOCAST
     if keyword is not None and said.search(keyword):
@@ -186,15 +188,25 @@ def _argument(
     return here if named else Place.NOTHING
 
 
-def _of_torch(full: str, keyword: str | None) -> Place:
+def _of_torch(full: str, keyword: str | None, around: Sequence[cst.CSTNode]) -> Place:
     last = full.rpartition(".")[2]
     if "autocast" in last or last in ("GradScaler", "custom_fwd", "custom_bwd"):
         return Place.AUTOCAST
     if full == "torch.Generator":
         return Place.GENERATOR
-    if keyword == "map_location" or full == "torch.load":
+    if (
+        keyword == "map_location"
+        or full == "torch.load"
+        or (full == "torch.device" and is_map_location(around[-2:-1]))
+    ):
         return Place.MAP_LOCATION
     return Place.DEVICE
+
+
+def is_map_location(around: Sequence[cst.CSTNode]) -> bool:
+    """Whether the last node is the argument ``map_location``."""
+    arg = around[-1] if around else None
+    return isinstance(arg, cst.Arg) and arg.keyword is not None and arg.keyword.value == "map_location"
 
 
 def _is_text(child: cst.CSTNode, parent: cst.CSTNode) -> bool:

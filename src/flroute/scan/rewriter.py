@@ -30,6 +30,8 @@ RULES: dict[type[cst.CSTNode], tuple[Rule, ...]] = {
         call_rules.moved,
         call_rules.mixed_precision,
         call_rules.seeded,
+        call_rules.tensor_of_a_type,
+        call_rules.marked_range,
         call_rules.extension,
         call_rules.without_kernel,
         call_rules.old_profile,
