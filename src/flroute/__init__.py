@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from flroute.activation import activate_if_alone
 from flroute.api import current_device, device, devices, vendors
 from flroute.errors import (
+    AliasError,
     AutocastError,
     CheckpointError,
     CompatibilityError,
@@ -29,12 +30,13 @@ from flroute.errors import (
 )
 from flroute.model_check import check
 from flroute.safetensors_files import load_file
-from flroute.session import Session, enable
-from flroute.vocabulary import Decision, FallbackPolicy, Precision, Reason, Rejection, Route
+from flroute.session import Session, enable, open_for_process
+from flroute.vocabulary import Decision, FallbackPolicy, Precision, Reason, Redirected, Rejection, Route
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AliasError",
     "AutocastError",
     "CheckpointError",
     "CompatibilityError",
@@ -47,6 +49,7 @@ __all__ = [
     "LockError",
     "Precision",
     "Reason",
+    "Redirected",
     "Rejection",
     "Route",
     "Session",
@@ -82,3 +85,4 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
 
 
 activate_if_alone()
+open_for_process()

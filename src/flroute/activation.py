@@ -13,7 +13,14 @@ from flroute.distributed import backend as collectives
 from flroute.errors import CompatibilityError, SettingsError
 from flroute.routing import registration
 from flroute.settings import load_settings
-from flroute.torch_compat import DeviceWork, join_profiler, register_device, skip_in_dynamo
+from flroute.torch_compat import (
+    DeviceWork,
+    function_stack_length,
+    join_profiler,
+    register_device,
+    skip_in_dynamo,
+    without_function_modes,
+)
 
 _lock = threading.RLock()
 _active = False
@@ -74,7 +81,10 @@ CURES: tuple[process_cures.Cure, ...] = (
 def _route(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     from flroute.session import router_in_force
 
-    return router_in_force()(op, args, kwargs)
+    if not function_stack_length():
+        return router_in_force()(op, args, kwargs)
+    with without_function_modes():
+        return router_in_force()(op, args, kwargs)
 
 
 skip_in_dynamo(_route)

@@ -1,4 +1,4 @@
-"""The command line: ``flroute demo | devices | ops | check | doctor | lock | config | cache | diff | replay | bench | scan``."""
+"""The command line: ``flroute demo | run | devices | ops | check | doctor | lock | config | cache | diff | replay | bench | scan``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.table import Table
 
 from flroute.commands import health, inventory, recorded
 from flroute.commands.bench import bench
+from flroute.commands.run import CONTEXT, RunCommand, run
 from flroute.commands.scan import scan
 from flroute.commands.terminal import (
     JsonOption,
@@ -46,6 +47,7 @@ for command in (
     scan,
 ):
     app.command()(command)
+app.command(cls=RunCommand, context_settings=CONTEXT)(run)
 
 
 @app.command()

@@ -27,6 +27,10 @@ class DeviceError(FlrouteError):
     """A device that does not exist, or tensors on different devices in one call."""
 
 
+class AliasError(FlrouteError):
+    """Something of cuda's that the device under its name cannot be, or does not have."""
+
+
 class AutocastError(FlrouteError):
     """``torch.autocast("fl")`` forbids an op, or cannot say which dtype its arguments have in common."""
 

@@ -14,7 +14,7 @@ from flroute.errors import FlrouteError
 from flroute.groups import GROUPINGS, Groups, group, seconds_of
 from flroute.routing.tallies import MAX_SIGNATURES
 from flroute.tables import Grid, html_lines, html_part, in_text, page, shown_seconds
-from flroute.vocabulary import Decision, Route
+from flroute.vocabulary import Decision, Redirected, Route
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -49,6 +49,7 @@ class Report:
         settings: the settings in force, for the record.
         trace_path: where the decisions were written, if they were.
         lost_records: how many of these could not be written.
+        redirected: what named cuda and reached the device.
 
     Example:
         >>> from flroute import Decision, Reason, Route
@@ -69,11 +70,13 @@ class Report:
         settings: Mapping[str, Any] | None = None,
         trace_path: str | None = None,
         lost_records: int = 0,
+        redirected: Sequence[Redirected] = (),
     ) -> None:
         self.decisions = tuple(decisions)
         self.device = device
         self.settings = dict(settings or {})
         self.trace_path, self.lost_records = trace_path, lost_records
+        self.redirected = tuple(redirected)
         self._order: Callable[[Decision], Any] | None = None  # of the table's lines; ``None`` as first taken
 
     @property
@@ -195,6 +198,7 @@ class Report:
             "bytes_to_host": self.bytes_to_host,
             "bytes_to_device": self.bytes_to_device,
             "totals": {str(route): asdict(total) for route, total in self.totals.items()},
+            "redirected": [asdict(use) for use in self.redirected],
             "decisions": [_plain(asdict(decision)) for decision in self.decisions],
         }
 
@@ -220,6 +224,7 @@ class Report:
             f"  {d.op}, {counted(d.calls, 'call')}, first from {d.call_site or 'unknown'}: {d.reason}: {d.detail}"
             for d in fallbacks
         ]
+        lines += self._redirected_in_words()
         if self.capped:
             lines.append(
                 f"signatures beyond the first {MAX_SIGNATURES} of an op are added up: {', '.join(self.capped)}"
@@ -231,6 +236,17 @@ class Report:
                 else ""
             )
             lines.append(f"every decision is in {self.trace_path}{lost}")
+        return lines
+
+    def _redirected_in_words(self) -> list[str]:
+        by_name: dict[str, list[Redirected]] = {}
+        for use in self.redirected:
+            by_name.setdefault(use.name, []).append(use)
+        lines = ["redirected from cuda:"] if by_name else []
+        for name, uses in by_name.items():
+            more = f", and {counted(len(uses) - 1, 'other line')}" if len(uses) > 1 else ""
+            calls = counted(sum(use.calls for use in uses), "call")
+            lines.append(f"  {name}, {calls}, {max(uses, key=lambda use: use.calls).site}{more}")
         return lines
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -14,11 +14,13 @@ from flroute.routing.router import Router
 from flroute.torch_compat import (
     TorchDispatchMode,
     dispatch_stack_length,
+    function_stack_length,
     increment_versions,
     is_overload,
     on_top_of_dispatch_stack,
     outside_dispatch_modes,
     skip_in_dynamo,
+    without_function_modes,
     wrap_backward,
 )
 
@@ -91,9 +93,23 @@ class RoutingMode(TorchDispatchMode):
         if not is_overload(func) or func.namespace != "aten":
             return lambda args, kwargs: func(*args, **kwargs)
         handler = self.router.handler(func)
+        if self.router.settings.alias:
+            handler = _unseen_by_function_modes(handler)
         if self.router.bumps_no_version(func):
             return lambda args, kwargs: increment_versions(args[0], handler(args, kwargs))
         return handler
+
+
+def _unseen_by_function_modes(handler: Any) -> Any:
+    """In a backward pass the alias of cuda is in force for the user's code that it calls, and is none of a kernel's business."""
+
+    def handle(args: Any, kwargs: Any) -> Any:
+        if not function_stack_length():
+            return handler(args, kwargs)
+        with without_function_modes():
+            return handler(args, kwargs)
+
+    return handle
 
 
 skip_in_dynamo(RoutingMode.__torch_dispatch__)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ContextDecorator, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, replace
@@ -12,6 +14,7 @@ from typing import Any
 import torch
 
 from flroute import activation, lockfile, registry
+from flroute.cuda_alias import Alias, opened
 from flroute.device import guard, table
 from flroute.device_names import resolve_device
 from flroute.errors import FlrouteError
@@ -31,7 +34,7 @@ from flroute.tables import html_lines, html_part
 from flroute.torch_compat import (
     DefaultDevice,
 )
-from flroute.vocabulary import Decision, FallbackPolicy, Route
+from flroute.vocabulary import Decision, FallbackPolicy, Redirected, Route
 
 _open: list[Session] = []
 """Sessions open anywhere in the process, innermost last: threads without one of their own take the last one's policy."""
@@ -104,6 +107,7 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
         self.device = resolve_device(settings.device)
         self.router = _make_router(settings)
         self._stack: ExitStack | None = None
+        self._alias: Alias | None = None
         self._opened_in: threading.Thread | None = None
 
     def _recreate_cm(self) -> Session:
@@ -120,6 +124,8 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
             for scope in registry.load().manager.hook.flroute_session(device=self.device.vendor_device):
                 stack.enter_context(scope)
             stack.enter_context(_modules_told(self.settings))
+            if self.settings.alias:
+                self._alias = stack.enter_context(opened(self.device, hide_cuda=self.settings.hide_cuda))
             stack.enter_context(self._in_this_thread())
             self._stack = stack.pop_all()
         self._opened_in = threading.current_thread()
@@ -188,6 +194,8 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
         with ExitStack() as stack:
             stack.enter_context(_current(self.device.index))
             stack.enter_context(RoutingMode(self.router))
+            if self._alias is not None:
+                stack.enter_context(self._alias.in_this_thread())
             if self.settings.default_device:
                 stack.enter_context(DefaultDevice(self.device.torch_device))
             yield
@@ -271,6 +279,11 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
         """Decisions whose route is ``fallback``."""
         return [decision for decision in self.decisions if decision.route is Route.FALLBACK]
 
+    @property
+    def redirected(self) -> list[Redirected]:
+        """What named cuda and reached the device, with ``alias=("cuda",)``: each name and line, and how often."""
+        return [] if self._alias is None else self._alias.uses.rows()
+
     def report(self) -> Report:
         """The decisions as a table, with totals."""
         return Report(
@@ -279,6 +292,7 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
             settings=asdict(self.settings),
             trace_path=self.settings.trace,
             lost_records=self.router.log.lost_records,
+            redirected=self.redirected,
         )
 
     @contextmanager
@@ -343,7 +357,7 @@ def enable(device: str | torch.device | None = None, **settings: Any) -> Session
     Args:
         device: ``"vendor"``, ``"vendor:1"``, ``"fl:1"`` or a ``torch.device``; the default vendor's first device if absent.
         settings: ``fallback="warn" | "allow" | "error"``, ``default_device``, ``precision``, ``order``, ``rules``, ``allow``,
-            ``deny``, ``fast_fallback``, ``trace``, ``timing``, ``modules``, ``debug``, ``locked``; see
+            ``deny``, ``fast_fallback``, ``trace``, ``timing``, ``modules``, ``debug``, ``locked``, ``alias``, ``hide_cuda``; see
             ``flroute.settings.Settings``. Arguments win over ``FLROUTE_*`` variables, these over ``flroute.toml`` and
             ``[tool.flroute]``.
 
@@ -373,7 +387,21 @@ def enable(device: str | torch.device | None = None, **settings: Any) -> Session
         lift_modes_in_backward()
     origins = explain_settings(**settings)
     refuse_unknown_ops(origins)
+    if "alias" in origins:  # scripts for cuda say where a tensor goes, and keep others on the host
+        origins.setdefault("default_device", Origin(False, "alias"))
     return Session(Settings(**{name: origin.value for name, origin in origins.items()}))
+
+
+def open_for_process() -> None:
+    """With ``FLROUTE_SESSION=1`` open a session that ends with the process; a warning says why there is none."""
+    try:
+        if not load_settings().session:
+            return
+        session = enable().start()
+    except FlrouteError as error:  # importing PyTorch does not fail for it
+        warnings.warn(f"FLROUTE_SESSION=1 opened no session: {error}", RuntimeWarning, stacklevel=2)
+        return
+    atexit.register(session.close)
 
 
 @contextmanager

@@ -97,6 +97,14 @@ def words(value: object) -> tuple[str, ...]:
     return tuple(words)  # type: ignore[arg-type]
 
 
+def alias(value: object) -> tuple[str, ...]:
+    """Names that mean the device, too."""
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not names or any(name != "cuda" for name in names):
+        raise RejectedError('["cuda"]: no other device has a stand-in', ["cuda"])
+    return ("cuda",)
+
+
 def _is_list_of_words(value: object) -> bool:
     return isinstance(value, list | tuple) and bool(value) and all(isinstance(w, str) and w for w in value)
 

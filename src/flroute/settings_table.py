@@ -38,9 +38,13 @@ class Settings:
         modules: whether every call is counted for the module and phase it comes from, not only each signature's first.
         debug: whether every result of every kernel is checked, and that none keeps an array it was given.
         locked: whether this environment must be the one in the nearest ``flroute.lock``.
+        alias: ``("cuda",)`` has cuda mean the session's device; new tensors then land on the host, as they do with cuda,
+            unless ``default_device`` says otherwise.
+        hide_cuda: whether an alias may hide a real cuda device.
         watch_kernels: whether kernels are watched for work they have PyTorch do on the host.
         default_vendor: the vendor whose devices come first.
         autoload: whether a bare ``import torch`` registers the device; ``None`` decides by itself.
+        session: whether importing PyTorch opens a session for the rest of the process.
         cache_dir: folder for compiled kernels; ``None`` is ``flroute`` in the user's cache folder.
         cache_limit: how many bytes of compiled kernels are kept.
         alloc_conf: how devices' pools behave, by cuda's names; see ``flroute.alloc_conf``.
@@ -61,9 +65,12 @@ class Settings:
     modules: bool = False
     debug: bool = False
     locked: bool = False
+    alias: tuple[str, ...] = ()
+    hide_cuda: bool = False
     watch_kernels: bool = False
     default_vendor: str = "reference"
     autoload: bool | None = None
+    session: bool = False
     cache_dir: str | None = None
     cache_limit: int = 2**29
     alloc_conf: Mapping[str, int | float] = field(default_factory=dict)
@@ -133,8 +140,14 @@ SETTINGS: dict[str, Setting] = {
         Setting("watch_kernels", "find work that kernels have PyTorch do on the host", values.flag, values.flag_from_text),
         Setting("default_vendor", "vendor whose devices come first", values.word, in_arguments=False),
         Setting("locked", "refuse an environment that is not the one in flroute.lock", values.flag, values.flag_from_text),
+        Setting("alias", 'other names of the device: "cuda" is one', values.alias, values.words_from_text),
+        Setting("hide_cuda", "an alias may hide a real CUDA device", values.flag, values.flag_from_text),
         Setting(
             "autoload", "register the device on a bare `import torch` (read before any file)",
+            values.flag, values.flag_from_text, in_files=False, in_arguments=False,
+        ),
+        Setting(
+            "session", "`import torch` opens a session for the rest of the process",
             values.flag, values.flag_from_text, in_files=False, in_arguments=False,
         ),
         Setting("cache_dir", "folder for compiled kernels", values.path, in_arguments=False),

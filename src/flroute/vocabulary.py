@@ -163,3 +163,18 @@ class Decision:
             "phase": self.phase,
         }
         return html_part(html_facts(facts))
+
+
+@dataclass(frozen=True)
+class Redirected:
+    """Calls from one line that named cuda and reached the device instead.
+
+    Attributes:
+        name: what was called, ``torch.cuda.synchronize`` or ``Tensor.to``.
+        site: ``file:line`` outside PyTorch and flroute.
+        calls: how often.
+    """
+
+    name: str
+    site: str
+    calls: int

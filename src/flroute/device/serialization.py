@@ -38,19 +38,31 @@ def storage_on_device(host: torch.UntypedStorage, index: int) -> torch.UntypedSt
     return to_device(nothing.set_(host), index).untyped_storage()
 
 
+def name_of(index: int) -> str:
+    """What a file calls ``fl:index``; in a session where cuda means the device, cuda's name for it."""
+    return f"{DEVICE_TYPE}:{index}"
+
+
+def index_of(location: str) -> int | None:
+    """The device that a file calls ``location``; ``None`` if that is none of ours.
+
+    Raises:
+        DeviceError: it would be ours, but there are not so many.
+    """
+    return to_index(location) if location.partition(":")[0] == DEVICE_TYPE else None
+
+
 def _location_of(storage: Any) -> str | None:
     device = storage.device
-    return f"{DEVICE_TYPE}:{device.index}" if device.type == DEVICE_TYPE else None
+    return name_of(device.index) if device.type == DEVICE_TYPE else None
 
 
 def _restore(storage: Any, location: str) -> torch.UntypedStorage | None:
-    if location != DEVICE_TYPE and not location.startswith(f"{DEVICE_TYPE}:"):
-        return None
     try:
-        index = to_index(location)
+        index = index_of(location)
     except DeviceError as error:
         raise DeviceError(
             f"{error}. What was saved on another machine's devices loads where map_location says: "
             f"torch.load(..., map_location={DEVICE_TYPE!r}), or map_location='cpu'"
         ) from error
-    return storage_on_device(storage, index)
+    return None if index is None else storage_on_device(storage, index)

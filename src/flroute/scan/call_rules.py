@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from flroute.scan.cuda_names import AMP, AUTOCAST_PARAMETERS, EXTENSIONS, HOST_TYPES, SEEDS
+from flroute.scan.cuda_names import AMP, AUTOCAST_PARAMETERS, CHOOSING, EXTENSIONS, HOST_TYPES, SEEDS
 from flroute.scan.findings import Kind, Need
 from flroute.scan.look import Hit, Look, keyword, source_of
 from flroute.scan.places import is_map_location, names_a_device, string_value
@@ -212,6 +212,14 @@ def extension(node: cst.Call, updated: cst.Call, look: Look) -> Hit | None:
         at=node.func,
         runs=False,
     )
+
+
+def chooses_device(node: cst.Call, updated: cst.Call, look: Look) -> Hit | None:
+    """``Trainer(...)`` of transformers asks what PyTorch was built for, and takes the host where that is not there."""
+    name = look.qualified(node.func)
+    if name not in CHOOSING:
+        return None
+    return Hit(Kind.CHOOSES_DEVICE, Need.HAND, CHOOSING[name], at=node.func, runs="lightning" not in name)
 
 
 def without_kernel(node: cst.Call, updated: cst.Call, look: Look) -> Hit | None:

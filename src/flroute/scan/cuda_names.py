@@ -1,12 +1,15 @@
 """What becomes of each name of ``torch.cuda`` in device-neutral code, and which libraries are CUDA's alone.
 
-Whether the device has a name is not said here: ``flroute.device.torch_fl`` knows, and gives the reason where it has not.
+Whether the device has a name is not said here: ``flroute.device.torch_fl`` knows, and gives the reason where it has not. Nor is
+it said here what `flroute run` redirects: ``flroute.cuda_alias`` has the table.
 """
 
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from functools import cache
 
+from flroute.cuda_alias.table import patches
 from flroute.device.torch_fl.absent import plain_name, why_absent
 from flroute.scan.findings import Kind, Need
 
@@ -89,6 +92,19 @@ LIBRARIES = {
 }
 """Packages that compute on CUDA and nowhere else, and what to use instead."""
 
+_ACCELERATE = "set ACCELERATE_TORCH_DEVICE to the device: accelerate knows those of PyTorch itself"
+_LIGHTNING = "pass strategy=flroute.plugins.lightning.strategy(device)"
+
+CHOOSING = {
+    "accelerate.Accelerator": _ACCELERATE,
+    "transformers.Trainer": _ACCELERATE,
+    "transformers.Seq2SeqTrainer": _ACCELERATE,
+    "lightning.Trainer": _LIGHTNING,
+    "lightning.pytorch.Trainer": _LIGHTNING,
+    "pytorch_lightning.Trainer": _LIGHTNING,
+}
+"""What chooses its device itself, and how it is told one."""
+
 EXTENSIONS = ("CUDAExtension", "load_inline", "load")
 """What of ``torch.utils.cpp_extension`` may compile CUDA sources."""
 
@@ -101,6 +117,13 @@ def library_of(module: str) -> str | None:
 def is_environment(name: str) -> bool:
     """Whether a variable is one that CUDA's libraries read."""
     return any(fnmatchcase(name, pattern) for pattern in ENVIRONMENT)
+
+
+@cache
+def redirected() -> frozenset[str]:
+    """The names that `flroute run` gives a meaning: those of the alias's own table that it does not refuse."""
+    names = {f"{patch.owner}.{patch.name}": patch.meaning for patch in patches()}
+    return frozenset(name for name, meaning in names.items() if meaning != why_absent(name.removeprefix("torch.cuda.")))
 
 
 def refusal(name: str) -> tuple[Kind, Need, str] | None:

@@ -156,7 +156,7 @@ def _of_cuda(name: str, look: Look) -> Hit:
     refused = refusal(name)
     if refused is not None:
         kind, need, advice = refused
-        return Hit(kind, need, advice, runs=False)
+        return Hit(kind, need, advice, runs=f"torch.cuda.{name}" in redirected())
     call = look.parent
     by_name = isinstance(call, cst.Call) and any(arg.keyword is not None for arg in call.args)
     plain = name.removeprefix("memory.").removeprefix("streams.")
@@ -201,7 +201,7 @@ def _import_of(full: str, module: str, alias: cst.ImportAlias | None, look: Look
         name = full.removeprefix("torch.cuda").removeprefix(".")
         refused = refusal(name) if name and alias is not None else None
         if refused is not None:
-            return Hit(*refused, runs=False)
+            return Hit(*refused, runs=f"torch.cuda.{name}" in redirected())
         return Hit(Kind.CUDA_API, _need_of(alias, look), "is not needed any more")
     if full.startswith(_FLAGS):
         return Hit(Kind.BACKEND_FLAGS, Need.NOTHING, "without effect on other devices")

@@ -33,6 +33,7 @@ RULES: dict[type[cst.CSTNode], tuple[Rule, ...]] = {
         call_rules.tensor_of_a_type,
         call_rules.marked_range,
         call_rules.extension,
+        call_rules.chooses_device,
         call_rules.without_kernel,
         call_rules.old_profile,
         string_rules.starts_with,

@@ -18,6 +18,7 @@ from flroute.torch_compat.autocast import (
 )
 from flroute.torch_compat.autograd import (
     BACKWARD_CALL,
+    ENGINE_ENTRIES,
     current_node,
     in_backward,
     increment_versions,
@@ -50,10 +51,13 @@ from flroute.torch_compat.device_slot import (
 )
 from flroute.torch_compat.modes import (
     DefaultDevice,
+    LeftInAnyOrder,
     dispatch_stack_length,
+    function_stack_length,
     on_top_of_dispatch_stack,
     outside_dispatch_modes,
     skip_in_dynamo,
+    without_function_modes,
 )
 from flroute.torch_compat.modules import (
     MODULE_CALL,
@@ -122,6 +126,7 @@ __all__ = [
     "ATTENTION_TAKES_MASK_AND_CAUSAL",
     "BACKWARD_CALL",
     "COLLECTIVE_NAMES",
+    "ENGINE_ENTRIES",
     "HOST_KEYS",
     "MODULE_CALL",
     "OLDEST",
@@ -135,6 +140,7 @@ __all__ = [
     "DeviceWork",
     "DispatchKey",
     "DispatchKeySet",
+    "LeftInAnyOrder",
     "PlainEvent",
     "PlainStream",
     "TorchDispatchMode",
@@ -159,6 +165,7 @@ __all__ = [
     "fake_tensors",
     "find_op",
     "flops_of",
+    "function_stack_length",
     "from_dlpack",
     "gather_into",
     "gather_options",
@@ -206,6 +213,7 @@ __all__ = [
     "when_autocast_ends",
     "with_prefix",
     "without_device_autocast",
+    "without_function_modes",
     "without_host_autocast",
     "wrap_backward",
 ]

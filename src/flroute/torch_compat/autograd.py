@@ -11,6 +11,11 @@ import torch
 
 BACKWARD_CALL = torch.autograd.graph._engine_run_backward.__code__
 """The frame of each backward pass: what is above it runs in a node."""
+ENGINE_ENTRIES = (
+    ("torch.autograd.graph", "_engine_run_backward"),
+    ("torch.autograd", "_engine_run_backward"),
+)
+"""Where PyTorch keeps the function that enters the engine: owner and name."""
 next_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
 """The number that the next autograd node of this thread will have."""
 

@@ -7,25 +7,31 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 dispatch_stack_length = torch._C._len_torch_dispatch_stack
+function_stack_length = torch._C._len_torch_function_stack
 
 
-class DefaultDevice(DeviceContext):
-    """``with torch.device(...)``, but functions that make no tensor pass through it at two thirds of its cost.
+class LeftInAnyOrder(TorchFunctionMode):
+    """A function mode that goes on top of the modes there are, and may be left before those on top of it."""
 
-    Like that one, and unlike its base class, it goes on top of the modes there are. It may be left in any order.
-    """
-
-    def __enter__(self) -> None:
+    def __enter__(self) -> None:  # type: ignore[override]
         torch._C._push_on_torch_function_stack(self)
 
     def __exit__(self, *exc: object) -> None:
-        length, pop = torch._C._len_torch_function_stack, torch._C._pop_torch_function_stack
-        for other in reversed(_pop_down_to(self, length, pop)):
+        for other in reversed(_pop_down_to(self, function_stack_length, torch._C._pop_torch_function_stack)):
             torch._C._push_on_torch_function_stack(other)
+
+    def is_in_force(self) -> bool:
+        """Whether it is on this thread's stack: not while it handles a call."""
+        return any(torch._C._get_function_stack_at(at) is self for at in range(function_stack_length()))
+
+
+class DefaultDevice(LeftInAnyOrder, DeviceContext):
+    """``with torch.device(...)``, but functions that make no tensor pass through it at two thirds of its cost."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -40,6 +46,11 @@ def outside_dispatch_modes() -> Any:
     from torch.utils._python_dispatch import _disable_current_modes
 
     return _disable_current_modes()
+
+
+def without_function_modes() -> Any:
+    """A context in which no function mode sees a call, nor any subclass of tensors."""
+    return torch._C.DisableTorchFunction()
 
 
 def _pop_down_to(mode: Any, length: Callable[[], int], pop: Callable[[], Any]) -> list[Any]:

@@ -33,6 +33,7 @@ PRIVATE_NAMES: dict[str, str] = {
     "torch._C._len_torch_function_stack": "sessions closed in any order",
     "torch._C._pop_torch_function_stack": "sessions closed in any order",
     "torch._C._push_on_torch_function_stack": "sessions closed in any order",
+    "torch._C._get_function_stack_at": "whether the alias of cuda is in force in a backward pass",
     "torch._C._get_privateuse1_backend_name": "who owns PrivateUse1",
     "torch._C._dispatch_tls_local_include_set": "composites inside a dispatch mode",
     "torch._C._storage_Use_Count": "whether a storage is shared",

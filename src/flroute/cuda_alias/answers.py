@@ -1,0 +1,320 @@
+"""Replacements that are more than another name: what cuda's numbers, nccl and a default device become."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from flroute.cuda_alias.alias import any_open, current, mode_here
+from flroute.cuda_alias.callers import asker, is_own
+from flroute.cuda_alias.facade import facade
+from flroute.cuda_alias.ordinals import ALIAS, names_alias
+from flroute.cuda_alias.tensor_types import dtype_of
+from flroute.device import torch_fl
+from flroute.device.table import DEVICE_TYPE
+from flroute.distributed.backend import BACKEND
+
+NCCL = "nccl"
+
+# Numbers of devices ---------------------------------------------------------------------------------------------------
+
+
+def set_device(device: Any) -> None:
+    """Make the device this thread's current one."""
+    torch_fl.set_device(current().ordinals.device(device))
+
+
+def _current_device() -> int:
+    return current().ordinals.number(torch_fl.current_device())
+
+
+def _device_count() -> int:
+    return len(current().ordinals.devices)
+
+
+def _rng_states() -> list[torch.Tensor]:
+    return [torch_fl.get_rng_state(device.index) for device in current().ordinals.devices]
+
+
+def _set_rng_states(states: list[torch.Tensor]) -> None:
+    for device, state in zip(current().ordinals.devices, states, strict=False):
+        torch_fl.set_rng_state(state, device.index)
+
+
+OF_CUDA: dict[str, Callable[..., Any]] = {
+    "current_device": _current_device,
+    "device_count": _device_count,
+    "get_rng_state_all": _rng_states,
+    "set_rng_state_all": _set_rng_states,
+}
+"""Functions of ``torch.cuda`` that are about all devices, or answer with a number."""
+
+
+def _said_of(device: torch.device) -> torch.device:
+    if device.type != DEVICE_TYPE:
+        return device
+    return current().ordinals.alias(device.index or 0) or device
+
+
+def default_device(original: Any) -> Any:
+    """``torch.get_default_device``."""
+
+    @functools.wraps(original)
+    def get() -> torch.device:
+        device: torch.device = original()
+        return device if is_own(asker(1)) else _said_of(device)
+
+    return get
+
+
+def current_accelerator(original: Any) -> Any:
+    """``torch.accelerator.current_accelerator``."""
+
+    @functools.wraps(original)
+    def get(*args: Any, **kwargs: Any) -> torch.device | None:
+        device: torch.device | None = original(*args, **kwargs)
+        told = is_own(asker(1)) or device is None or device.type != DEVICE_TYPE
+        return device if told else torch.device(ALIAS)
+
+    return get
+
+
+def module_to(original: Any) -> Any:
+    """``torch.nn.Module.to``."""
+
+    @functools.wraps(original)
+    def to(self: Any, *args: Any, **kwargs: Any) -> Any:
+        ordinals = current().ordinals
+        placed = [ordinals.device(arg) if isinstance(arg, int) and at == 0 else arg for at, arg in enumerate(args)]
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": ordinals.device(kwargs["device"])}
+        return original(self, *placed, **kwargs)
+
+    return to
+
+
+def packed_is_cuda(original: Any) -> Any:
+    """``PackedSequence.is_cuda``."""
+
+    def is_cuda(self: Any) -> bool:
+        return self.data.device.type == DEVICE_TYPE or bool(original.fget(self))
+
+    return property(is_cuda)
+
+
+# Defaults and types -----------------------------------------------------------------------------------------------
+
+
+def default_tensor_type(original: Any) -> Any:
+    """``torch.set_default_tensor_type``."""
+
+    @functools.wraps(original)
+    def set_type(kind: Any) -> None:
+        dtype = dtype_of(kind)
+        if dtype is None:
+            original(kind)
+            return
+        current().uses.add("torch.set_default_tensor_type", asker(1))
+        torch.set_default_dtype(dtype)
+        torch.set_default_device(current().ordinals.device(ALIAS))
+
+    return set_type
+
+
+def autocast_gpu_dtype(original: Any) -> Any:
+    """``torch.get_autocast_gpu_dtype``."""
+
+    @functools.wraps(original)
+    def get() -> torch.dtype:
+        return torch.get_autocast_dtype(DEVICE_TYPE)
+
+    return get
+
+
+def generator(original: Any) -> Any:
+    """``torch.Generator``."""
+
+    def make(device: Any = "cpu") -> Any:
+        if isinstance(device, int) or names_alias(device):
+            current().uses.add("torch.Generator", asker(1))
+            current().ordinals.device(device)
+            device = "cpu"
+        return original(device=device)
+
+    return facade(original, make)
+
+
+def load(original: Any) -> Any:
+    """``torch.load``; what the names of cuda's devices in a file mean, the device's own reader knows."""
+
+    @functools.wraps(original)
+    def read(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(map_location, int) and not isinstance(map_location, bool):
+            map_location = torch.device(ALIAS, map_location)
+        if names_alias(map_location):
+            current().uses.add("torch.load", asker(1))
+            map_location = current().ordinals.device(map_location)
+        return original(file, map_location, *args, **kwargs)
+
+    return read
+
+
+def file_name(original: Any) -> Any:
+    """``flroute.device.serialization.name_of``: files say what they would on a machine with cuda, and are read there."""
+
+    @functools.wraps(original)
+    def name_of(index: int) -> str:
+        return str(_said_of(torch.device(DEVICE_TYPE, index)))
+
+    return name_of
+
+
+def file_index(original: Any) -> Any:
+    """``flroute.device.serialization.index_of``."""
+
+    @functools.wraps(original)
+    def index_of(location: str) -> int | None:
+        if names_alias(location):
+            found: int = current().ordinals.device(location).index
+            return found
+        index: int | None = original(location)
+        return index
+
+    return index_of
+
+
+def grad_scaler(original: Any) -> Any:
+    """``torch.amp.GradScaler.__init__``, whose default is cuda."""
+
+    @functools.wraps(original)
+    def init(self: Any, device: Any = ALIAS, *args: Any, **kwargs: Any) -> None:
+        if device == ALIAS:
+            current().uses.add("torch.amp.GradScaler", asker(1))
+            device = DEVICE_TYPE
+        original(self, device, *args, **kwargs)
+
+    return init
+
+
+def fork_rng(original: Any) -> Any:
+    """``torch.random.fork_rng``."""
+
+    @functools.wraps(original)
+    def fork(devices: Any = None, *args: Any, **kwargs: Any) -> Any:
+        frame = asker(1)
+        if not is_own(frame) and kwargs.get("device_type", ALIAS) in (None, ALIAS):
+            current().uses.add("torch.random.fork_rng", frame)
+            kwargs["device_type"] = DEVICE_TYPE
+            ordinals = current().ordinals
+            if devices is None:
+                devices = [device.index for device in ordinals.devices]
+            else:
+                devices = [ordinals.device(device).index for device in devices]
+        return original(devices, *args, **kwargs)
+
+    return fork
+
+
+def profile(original: Any) -> Any:
+    """``torch.profiler.profile.__init__``."""
+    cuda, ours = torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.PrivateUse1
+
+    @functools.wraps(original)
+    def init(self: Any, *, activities: Any = None, use_cuda: bool | None = None, **kwargs: Any) -> None:
+        asked = [*(activities or ())]
+        if use_cuda or cuda in asked:
+            current().uses.add("torch.profiler.profile", asker(1))
+            kept = [activity for activity in asked if activity is not cuda]
+            activities = [*(kept or [torch.profiler.ProfilerActivity.CPU]), ours]
+        original(self, activities=activities, **kwargs)
+
+    return init
+
+
+# Collectives ----------------------------------------------------------------------------------------------------------
+
+
+def process_group(original: Any) -> Any:
+    """``init_process_group`` and ``new_group``."""
+
+    @functools.wraps(original)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        alias = current()
+        named = {key: _meant(key, value) for key, value in kwargs.items()}
+        placed = [_meant("", value) for value in args]
+        if placed != list(args) or named != kwargs:
+            alias.uses.add(f"torch.distributed.{original.__name__}", asker(1))
+        return original(*placed, **named)
+
+    return make
+
+
+def _meant(key: str, value: Any) -> Any:
+    if key == "device_id" and value is not None:
+        return current().ordinals.device(value)
+    if not isinstance(value, str):
+        return value
+    if value.lower() == NCCL:
+        return BACKEND
+    parts = [part.partition(":") for part in value.split(",")]
+    if not any(kind == ALIAS or backend == NCCL for kind, _, backend in parts):
+        return value
+    return ",".join(
+        f"{DEVICE_TYPE if kind == ALIAS else kind}{colon}{BACKEND if backend == NCCL else backend}"
+        for kind, colon, backend in parts
+    )
+
+
+def backend(original: Any) -> Any:
+    """``get_backend``."""
+
+    @functools.wraps(original)
+    def get(*args: Any, **kwargs: Any) -> str:
+        found: str = original(*args, **kwargs)
+        return NCCL if found == BACKEND and not is_own(asker(1)) else found
+
+    return get
+
+
+# Where PyTorch and Python call the user's code ------------------------------------------------------------------------
+
+
+def in_backward(original: Any) -> Any:
+    """The entry of autograd's engine: ``Tensor.backward`` gets there with the mode set aside."""
+
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        mode = mode_here()
+        if mode is None or mode.is_in_force():
+            return original(*args, **kwargs)
+        with mode:
+            return original(*args, **kwargs)
+
+    return run
+
+
+def start_thread(original: Any) -> Any:
+    """``threading.Thread.start``."""
+
+    @functools.wraps(original)
+    def start(self: Any) -> None:
+        if not any_open():
+            original(self)
+            return
+        own = self.__dict__.get("run")
+        run = current().run_inside(self.run)
+
+        def once() -> None:
+            if own is None:
+                del self.run
+            else:
+                self.run = own
+            run()
+
+        self.run = once
+        original(self)
+
+    return start

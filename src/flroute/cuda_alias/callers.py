@@ -1,0 +1,37 @@
+"""Who asks: PyTorch and flroute are told the truth about a device, everybody else what cuda would say."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+_OWN = (str(Path(__file__).resolve().parent.parent), str(Path(torch.__file__).resolve().parent), "<frozen")
+_IN_BETWEEN = tuple(f"/{name}.py" for name in ("contextlib", "functools", "typing_extensions"))
+_is_own: dict[str, bool] = {}  # by file name, for this is asked at every getter
+
+
+def asker(depth: int) -> FrameType:
+    """The frame that asks, ``depth`` above the caller; handlers of modes only pass questions on."""
+    frame = sys._getframe(depth + 1)
+    while frame.f_code.co_name == "__torch_function__" and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def is_own(frame: FrameType) -> bool:
+    """Whether the code is PyTorch's or flroute's."""
+    name = frame.f_code.co_filename
+    known = _is_own.get(name)
+    if known is None:
+        known = _is_own[name] = name.startswith(_OWN)
+    return known
+
+
+def user_frame(frame: FrameType) -> FrameType:
+    """The innermost frame at or above ``frame`` that is neither's, nor a decorator's of the standard library; or the outermost."""
+    while (is_own(frame) or frame.f_code.co_filename.endswith(_IN_BETWEEN)) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame

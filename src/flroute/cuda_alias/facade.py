@@ -1,0 +1,50 @@
+"""Stand-ins for types: making one goes another way, what they are an instance of stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+_MAY_BE_A_BASE = 1 << 10
+"""Py_TPFLAGS_BASETYPE"""
+
+
+class Facade(type):
+    """The type of stand-ins; a subclass of a stand-in is made like any other class."""
+
+    _stands_for: type
+    _make: Callable[..., Any]
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if "_make" in cls.__dict__:
+            return cls.__dict__["_make"].__func__(*args, **kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        if "_make" in cls.__dict__:
+            return isinstance(instance, cls._stands_for)
+        return super().__instancecheck__(instance)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        if "_make" in cls.__dict__:
+            return issubclass(subclass, cls._stands_for)
+        return super().__subclasscheck__(subclass)
+
+
+def facade(stands_for: type, make: Callable[..., Any]) -> type:
+    """A stand-in for ``stands_for`` whose call is ``make``.
+
+    Example:
+        >>> Text = facade(str, lambda value: f"<{value}>")
+        >>> Text(1), isinstance("a", Text), issubclass(Text, str)
+        ('<1>', True, True)
+    """
+    names = {
+        "_stands_for": stands_for,
+        "_make": staticmethod(make),
+        "__doc__": stands_for.__doc__,
+        "__module__": stands_for.__module__,
+    }
+    bases = (stands_for,) if type(stands_for) is type and stands_for.__flags__ & _MAY_BE_A_BASE else ()
+    return Facade(stands_for.__name__, bases, names)

@@ -1,0 +1,140 @@
+"""Every attribute of PyTorch's that the alias replaces, and with what."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from flroute.cuda_alias import answers
+from flroute.cuda_alias.alias import current
+from flroute.cuda_alias.patches import Patch
+from flroute.cuda_alias.replacements import (
+    accepted,
+    answered,
+    mirrored,
+    of_type,
+    refused,
+    translated,
+)
+from flroute.cuda_alias.tensor_types import DTYPES, stand_in
+from flroute.device import torch_fl
+from flroute.device.torch_fl.absent import why_absent
+from flroute.torch_compat import ENGINE_ENTRIES
+
+_CUDA = "torch.cuda"
+_PARTS = ("memory", "streams", "random", "graphs")
+_NO_EFFECT = "it marks ranges for NVIDIA's profilers, which see nothing here; use torch.profiler"
+_NOT_THERE = ("torch.cuda.nccl", "torch.cuda.comm", "torch.cuda.gds", "torch.cuda.tunable", "torch.cuda.jiterator")
+
+_ACCEPTED = {
+    "torch.cuda.nvtx": ("range_push", "range_pop", "mark", "range_start", "range_end"),
+    "torch.cuda.profiler": ("start", "stop"),
+}
+
+_OF_TYPE = {
+    "torch": ("is_autocast_enabled", "set_autocast_enabled", "get_autocast_dtype", "set_autocast_dtype"),
+    "torch.amp": ("custom_fwd", "custom_bwd", "is_autocast_available"),
+    "torch.amp.autocast_mode": ("custom_fwd", "custom_bwd", "is_autocast_available"),
+    "torch.amp.autocast_mode.autocast": ("__init__",),
+    "torch.utils.data.DataLoader": ("__init__",),
+    "torch.distributed": ("init_device_mesh",),
+    "torch.distributed.device_mesh": ("init_device_mesh",),
+    "torch.distributed.device_mesh.DeviceMesh": ("__init__",),
+    "torch.autograd.profiler.profile": ("__init__",),
+}  # fmt: skip
+"""Arguments that are the type of a device."""
+
+
+def patches() -> Iterator[Patch]:
+    """All of them, for the modules that are imported now."""
+    yield from _of_torch_cuda()
+    for owner, names in _OF_TYPE.items():
+        for name in names:
+            yield Patch(owner, name, of_type(_named(owner, name)), "the type 'cuda' means the device's")
+    yield from _of_devices()
+    yield from _of_collectives()
+    for owner, name in ENGINE_ENTRIES:
+        yield Patch(owner, name, answers.in_backward, "hooks and functions of the user's hear of cuda, too")
+    yield Patch("threading.Thread", "start", answers.start_thread, "threads that are started hear of cuda, too")
+
+
+def _of_torch_cuda() -> Iterator[Patch]:
+    for name in sorted(_names(torch.cuda)):
+        original = getattr(torch.cuda, name)
+        for owner in (_CUDA, *(f"{_CUDA}.{part}" for part in _PARTS)):
+            if owner == _CUDA or vars(sys.modules[owner]).get(name) is original:
+                yield from _of_name(owner, name)
+    for owner in _NOT_THERE:
+        part = owner.removeprefix(f"{_CUDA}.")
+        for name in sorted(_names(sys.modules.get(owner))):
+            why = why_absent(f"{part}.{name}")
+            if why is not None and callable(getattr(sys.modules[owner], name)):
+                yield Patch(owner, name, refused(f"{owner}.{name}", why), why)
+    for owner, names in _ACCEPTED.items():
+        for name in names:
+            yield Patch(owner, name, accepted(f"{owner}.{name}", _NO_EFFECT), f"accepted: {_NO_EFFECT}")
+
+
+def _of_name(owner: str, name: str) -> Iterator[Patch]:
+    said = f"{_CUDA}.{name}"
+    if name in DTYPES:
+        yield Patch(owner, name, lambda _: stand_in(name, current), "makes a tensor of that dtype on the device")
+    elif name in answers.OF_CUDA:
+        yield Patch(owner, name, answered(said, answers.OF_CUDA[name]), "in terms of cuda's numbers")
+    elif name in torch_fl.__all__:
+        theirs = getattr(torch_fl, name)
+        if callable(theirs):
+            yield Patch(owner, name, mirrored(said, theirs), f"`torch.fl.{name}`")
+    elif (why := why_absent(name)) is not None and callable(getattr(torch.cuda, name)):
+        yield Patch(owner, name, refused(said, why), why)
+
+
+def _of_devices() -> Iterator[Patch]:
+    for owner, name, make, meaning in (
+        ("torch", "set_default_device", translated("torch.set_default_device"), "the device"),
+        ("torch", "get_default_device", answers.default_device, "says cuda"),
+        ("torch", "set_default_tensor_type", answers.default_tensor_type, "its dtype, and the device"),
+        ("torch", "get_autocast_gpu_dtype", answers.autocast_gpu_dtype, "the device's"),
+        ("torch", "Generator", answers.generator, "the host's, from which the device draws"),
+        ("torch", "load", answers.load, "a number is cuda's"),
+        ("torch.serialization", "load", answers.load, "a number is cuda's"),
+        ("flroute.device.serialization", "name_of", answers.file_name, "files say cuda"),
+        ("flroute.device.serialization", "index_of", answers.file_index, "files that say cuda are read"),
+        ("torch.nn.Module", "to", answers.module_to, "a number is cuda's"),
+        ("torch.amp.GradScaler", "__init__", answers.grad_scaler, "for the device"),
+        ("torch.random", "fork_rng", answers.fork_rng, "of the devices"),
+        ("torch.profiler.profile", "__init__", answers.profile, "ProfilerActivity.CUDA is the device's"),
+        ("torch.nn.utils.rnn.PackedSequence", "is_cuda", answers.packed_is_cuda, "says cuda"),
+        ("torch.backends.cuda", "is_built", answered("torch.backends.cuda.is_built", lambda: True), "true"),
+        ("torch.accelerator", "current_accelerator", answers.current_accelerator, "says cuda"),
+        ("torch.accelerator", "device_count", answered("torch.accelerator.device_count", answers.OF_CUDA["device_count"]), "cuda's"),
+        ("torch.accelerator", "current_device_index", answered("torch.accelerator.current_device_index", answers.OF_CUDA["current_device"]), "cuda's"),
+        ("torch.accelerator", "set_device_index", answered("torch.accelerator.set_device_index", answers.set_device), "cuda's"),
+    ):  # fmt: skip
+        yield Patch(owner, name, make, meaning)
+
+
+def _of_collectives() -> Iterator[Patch]:
+    if not torch.distributed.is_available():
+        return
+    for owner in ("torch.distributed", "torch.distributed.distributed_c10d"):
+        for name, make, meaning in (
+            ("init_process_group", answers.process_group, "`nccl` is the backend `flroute`"),
+            ("new_group", answers.process_group, "`nccl` is the backend `flroute`"),
+            ("get_backend", answers.backend, "says `nccl`"),
+            ("is_nccl_available", answered("torch.distributed.is_nccl_available", lambda: True), "true"),
+        ):
+            yield Patch(owner, name, make, meaning)
+
+
+def _named(owner: str, name: str) -> str:
+    owner = owner.replace(".amp.autocast_mode", "")
+    return owner if name == "__init__" else f"{owner}.{name}"
+
+
+def _names(module: Any) -> list[str]:
+    return [name for name in getattr(module, "__all__", dir(module)) if not name.startswith("_")]
+
