@@ -1,4 +1,4 @@
-"""The command line: ``flroute demo | run | devices | ops | check | doctor | lock | config | cache | diff | replay | bench | scan``."""
+"""Commands: ``flroute demo | run | scan | devices | ops | check | doctor | lock | config | cache | diff | replay | bench``."""
 
 from __future__ import annotations
 

@@ -123,7 +123,9 @@ def is_environment(name: str) -> bool:
 def redirected() -> frozenset[str]:
     """The names that `flroute run` gives a meaning: those of the alias's own table that it does not refuse."""
     names = {f"{patch.owner}.{patch.name}": patch.meaning for patch in patches()}
-    return frozenset(name for name, meaning in names.items() if meaning != why_absent(name.removeprefix("torch.cuda.")))
+    return frozenset(
+        name for name, meaning in names.items() if meaning != why_absent(name.removeprefix("torch.cuda."))
+    )
 
 
 def refusal(name: str) -> tuple[Kind, Need, str] | None:

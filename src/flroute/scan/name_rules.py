@@ -15,6 +15,7 @@ from flroute.scan.cuda_names import (
     PROFILER_COLUMNS,
     SEEDS,
     library_of,
+    redirected,
     refusal,
 )
 from flroute.scan.findings import Kind, Need
