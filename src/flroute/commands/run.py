@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,9 +26,7 @@ class RunCommand(TyperCommand):
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """End our own options after ``-m module``, where click would go on."""
-        takes_value = {
-            name for option in self.params if not getattr(option, "is_flag", True) for name in option.opts
-        }
+        takes_value = {name for option in self.params if not getattr(option, "is_flag", True) for name in option.opts}
         at = 0
         while at < len(args) and args[at].startswith("-") and args[at] != "--":
             module = args[at] in ("-m", "--module")
@@ -43,23 +42,16 @@ CONTEXT = {"allow_interspersed_args": False}
 
 def run(
     target: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="SCRIPT [ARGS]...", help="A Python file, and its own arguments."),
+        list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]...", help="A Python file, and its own arguments.")
     ] = None,
     module: Annotated[
         str | None, typer.Option("-m", "--module", help="Run a module in place of a file, as python -m does.")
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(help='The device cuda means: "vendor", "vendor:1" or "fl:1".')
-    ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="An error where only the host could do the work.")
-    ] = False,
+    device: Annotated[str | None, typer.Option(help='The device cuda means: "vendor", "vendor:1" or "fl:1".')] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="An error where only the host could do the work.")] = False,
     report: Annotated[Path | None, typer.Option(help="JSON file for the report, in place of stderr.")] = None,
     trace: Annotated[Path | None, typer.Option(help="JSONL file for each decision.")] = None,
-    hide_cuda: Annotated[
-        bool, typer.Option("--hide-cuda", help="Even if there is a real CUDA device.")
-    ] = False,
+    hide_cuda: Annotated[bool, typer.Option("--hide-cuda", help="Even if there is a real CUDA device.")] = False,
 ) -> None:
     """Run a script that was written for cuda, unmodified: inside it, cuda is a device of flroute's.
 

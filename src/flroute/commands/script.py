@@ -43,9 +43,7 @@ class File:
         elif not path.is_file():
             raise ScriptError(f"{path} cannot be run: there is no such file")
         elif path.suffix == ".ipynb":
-            raise ScriptError(
-                f"{path} is a notebook: in it, %load_ext flroute and the cell magic %%flroute do this"
-            )
+            raise ScriptError(f"{path} is a notebook: in it, %load_ext flroute and the cell magic %%flroute do this")
         else:
             try:
                 with path.open("rb") as file:

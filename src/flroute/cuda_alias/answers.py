@@ -88,9 +88,7 @@ def module_to(original: Any) -> Any:
     @functools.wraps(original)
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
         ordinals = current().ordinals
-        placed = [
-            ordinals.device(arg) if isinstance(arg, int) and at == 0 else arg for at, arg in enumerate(args)
-        ]
+        placed = [ordinals.device(arg) if isinstance(arg, int) and at == 0 else arg for at, arg in enumerate(args)]
         if "device" in kwargs:
             kwargs = {**kwargs, "device": ordinals.device(kwargs["device"])}
         return original(self, *placed, **kwargs)

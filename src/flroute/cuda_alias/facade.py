@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+
 _MAY_BE_A_BASE = 1 << 10
 """Py_TPFLAGS_BASETYPE"""
 

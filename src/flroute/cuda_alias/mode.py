@@ -32,7 +32,9 @@ class CudaMode(LeftInAnyOrder):
         super().__init__()
         self.alias = alias
 
-    def __torch_function__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
+    ) -> Any:
         if not self.alias.is_open:  # a thread that outlived the session
             return func(*args, **(kwargs or {}))
         handle = _HANDLERS.get(func)

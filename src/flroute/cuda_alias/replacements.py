@@ -67,9 +67,7 @@ def translated(name: str) -> Make:
     def make(original: Any) -> Any:
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            return original(
-                *_meant(name, args), **dict(zip(kwargs, _meant(name, kwargs.values()), strict=True))
-            )
+            return original(*_meant(name, args), **dict(zip(kwargs, _meant(name, kwargs.values()), strict=True)))
 
         return call
 
@@ -121,9 +119,7 @@ def refused(name: str, why: str) -> Make:
 
     def make(original: Any) -> Any:
         def refuse(*_args: Any, **_kwargs: Any) -> Any:
-            raise AliasError(
-                f"{name} is not there: {why}. flroute runs {ALIAS!r} on {current().ordinals.first.name}"
-            )
+            raise AliasError(f"{name} is not there: {why}. flroute runs {ALIAS!r} on {current().ordinals.first.name}")
 
         if isinstance(original, type):
             return facade(original, refuse)

@@ -27,13 +27,7 @@ from flroute.torch_compat import ENGINE_ENTRIES
 _CUDA = "torch.cuda"
 _PARTS = ("memory", "streams", "random", "graphs")
 _NO_EFFECT = "it marks ranges for NVIDIA's profilers, which see nothing here; use torch.profiler"
-_NOT_THERE = (
-    "torch.cuda.nccl",
-    "torch.cuda.comm",
-    "torch.cuda.gds",
-    "torch.cuda.tunable",
-    "torch.cuda.jiterator",
-)
+_NOT_THERE = ("torch.cuda.nccl", "torch.cuda.comm", "torch.cuda.gds", "torch.cuda.tunable", "torch.cuda.jiterator")
 
 _ACCEPTED = {
     "torch.cuda.nvtx": ("range_push", "range_pop", "mark", "range_start", "range_end"),
@@ -64,9 +58,7 @@ def patches() -> Iterator[Patch]:
     yield from _of_collectives()
     for owner, name in ENGINE_ENTRIES:
         yield Patch(owner, name, answers.in_backward, "hooks and functions of the user's hear of cuda, too")
-    yield Patch(
-        "threading.Thread", "start", answers.start_thread, "threads that are started hear of cuda, too"
-    )
+    yield Patch("threading.Thread", "start", answers.start_thread, "threads that are started hear of cuda, too")
 
 
 def _of_torch_cuda() -> Iterator[Patch]:
@@ -89,9 +81,7 @@ def _of_torch_cuda() -> Iterator[Patch]:
 def _of_name(owner: str, name: str) -> Iterator[Patch]:
     said = f"{_CUDA}.{name}"
     if name in DTYPES:
-        yield Patch(
-            owner, name, lambda _: stand_in(name, current), "makes a tensor of that dtype on the device"
-        )
+        yield Patch(owner, name, lambda _: stand_in(name, current), "makes a tensor of that dtype on the device")
     elif name in answers.OF_CUDA:
         yield Patch(owner, name, answered(said, answers.OF_CUDA[name]), "in terms of cuda's numbers")
     elif name in torch_fl.__all__:
@@ -147,3 +137,4 @@ def _named(owner: str, name: str) -> str:
 
 def _names(module: Any) -> list[str]:
     return [name for name in getattr(module, "__all__", dir(module)) if not name.startswith("_")]
+
