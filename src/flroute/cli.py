@@ -1,4 +1,5 @@
 """The command line: each command is a function; ``flroute --help`` lists them."""
+"""Commands: ``flroute demo | run | scan | devices | ops | check | doctor | lock | config | cache | diff | replay | bench``."""
 
 from __future__ import annotations
 

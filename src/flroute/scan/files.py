@@ -6,7 +6,6 @@ import codecs
 import io
 import json
 import os
-import re
 import shutil
 import tokenize
 import warnings
@@ -15,18 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flroute.errors import ScanError
-from flroute.scan.cuda_names import LIBRARIES
 from flroute.scan.findings import FileScan, Finding, Kind, Need
 from flroute.scan.rewriter import scan_source
+from flroute.scan.skim import may_have_findings
 
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
 """Folders nobody edits code in; so are those whose name begins with a dot, and virtual environments."""
-
-_INTERESTING = re.compile(
-    rb"cuda|nccl|\.cpu\(|\.to\(|map_location|cudnn|GradScaler|NCCL|CUDA|CUBLAS|"
-    + "|".join(re.escape(name.partition(".")[0]) for name in LIBRARIES).encode()
-)
-"""A file without any of these has no finding, and need not be parsed; but a vendor's missing kernels may be anywhere."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +62,7 @@ def scan_file(path: Path, lacking: frozenset[str] = frozenset()) -> FileScan:
     name = str(path)
     try:
         content = path.read_bytes()
-        if not lacking and not _INTERESTING.search(content):
+        if not lacking and not may_have_findings(content):
             _source_of(content)
             return FileScan(name, ())
         with warnings.catch_warnings():
@@ -92,17 +85,16 @@ def scan_file(path: Path, lacking: frozenset[str] = frozenset()) -> FileScan:
         return _unreadable(name, 1, f"it cannot be read: {reason}")
 
 
-def write(scan: FileScan) -> None:
+def write(scan: FileScan, fixed: str) -> None:
     """Put the rewritten text in the place of the old, all of it or nothing.
 
     Raises:
         ScanError: the folder cannot be written to.
     """
-    assert scan.fixed is not None
     path = Path(scan.path).resolve()
     beside = path.with_name(f".{path.name}.flroute")
     try:
-        beside.write_bytes(_source_of(path.read_bytes()).encoded(scan.fixed))
+        beside.write_bytes(_source_of(path.read_bytes()).encoded(fixed))
         shutil.copymode(path, beside)
         beside.replace(path)
     except OSError as error:

@@ -1,33 +1,37 @@
-"""What a rewritten file needs at its top: the definition of its device, PyTorch itself, and no import that nothing uses any more."""
+"""What a rewritten file needs at its top: the definition of its device, PyTorch, and no import that nothing uses any more."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import libcst as cst
 import libcst.matchers as m
 
 from flroute.scan.bindings import dotted_name
 
+_Import = TypeVar("_Import", cst.Import, cst.ImportFrom)
+
 DEFINITION = '{torch}.accelerator.current_accelerator(check_available=True) or {torch}.device("cpu")'
 """The device: the accelerator where there is one, and else the host."""
 
-_ImportLike = cst.Import | cst.ImportFrom
+_Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 
-def with_header(old: cst.Module, new: cst.Module, *, torch: str, device: str) -> cst.Module:
+def with_header(old: str, new: cst.Module, *, torch: str, device: str) -> cst.Module:
     """A rewritten module with what its new code needs, and without the imports that only its old code needed.
 
     Args:
-        old: as it was.
+        old: the text as it was.
         new: after the rules.
         torch: what PyTorch is called.
         device: what the device is called.
     """
-    used = names_used(new)
+    used = names_used(new.code)
     unused = names_used(old) - used
     cleaned = cst.ensure_type(new.visit(_WithoutImports(unused)), cst.Module)
-    body = list(cleaned.body)
+    body: list[_Statement] = list(cleaned.body)
     if device in used and defined_device(cleaned, torch) != device:
         at = _after_imports(body, torch)
         body[at:at] = [_statement(f"{device} = {DEFINITION.format(torch=torch)}", blank=True)]
@@ -52,39 +56,11 @@ def defined_device(module: cst.Module, torch: str) -> str | None:
     return None
 
 
-def names_used(module: cst.Module) -> set[str]:
+def names_used(code: str) -> set[str]:
     """Every name that is read outside import statements; names in ``__all__`` count."""
-    found = _Names()
-    module.visit(found)
-    return found.names
-
-
-class _Names(cst.CSTVisitor):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def visit_Import(self, node: cst.Import) -> bool:
-        return False
-
-    def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
-        return False
-
-    def visit_Name(self, node: cst.Name) -> None:
-        self.names.add(node.value)
-
-    def visit_Attribute(self, node: cst.Attribute) -> bool:
-        node.value.visit(self)
-        return False
-
-    def visit_Arg(self, node: cst.Arg) -> bool:
-        node.value.visit(self)
-        return False
-
-    def visit_SimpleString(self, node: cst.SimpleString) -> None:
-        value = node.evaluated_value
-        if isinstance(value, str) and value.isidentifier():
-            self.names.add(value)
+    texts = {ast.Name: "id", ast.Constant: "value"}
+    found = (getattr(node, texts[type(node)]) for node in ast.walk(ast.parse(code)) if type(node) in texts)
+    return {name for name in found if isinstance(name, str)}
 
 
 class _WithoutImports(cst.CSTTransformer):
@@ -114,7 +90,7 @@ class _WithoutImports(cst.CSTTransformer):
         return _with_names(updated_node, [a for a in updated_node.names if _local(a) not in self.unused])
 
 
-def _with_names(node: _ImportLike, kept: Sequence[cst.ImportAlias]) -> _ImportLike | cst.Pass:
+def _with_names(node: _Import, kept: Sequence[cst.ImportAlias]) -> _Import | cst.Pass:
     if not kept:
         return cst.Pass()
     last = kept[-1]
@@ -123,9 +99,9 @@ def _with_names(node: _ImportLike, kept: Sequence[cst.ImportAlias]) -> _ImportLi
     return node.with_changes(names=[*kept[:-1], last])
 
 
-def _without_empty(body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
+def _without_empty(body: Sequence[_Statement]) -> list[_Statement]:
     """Without the `pass` that a removed import has left at the top level, its comments kept."""
-    kept: list[cst.BaseStatement] = []
+    kept: list[_Statement] = []
     comments: list[cst.EmptyLine] = []
     for position, statement in enumerate(body):
         alone = isinstance(statement, cst.SimpleStatementLine) and all(
@@ -198,7 +174,7 @@ def _leading(statement: cst.CSTNode) -> Sequence[cst.EmptyLine]:
     return lines
 
 
-def _with_a_blank_line(statement: cst.BaseStatement) -> cst.BaseStatement:
+def _with_a_blank_line(statement: _Statement) -> _Statement:
     lines = _leading(statement)
     if lines and lines[0].comment is None:
         return statement
