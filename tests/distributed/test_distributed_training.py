@@ -22,6 +22,7 @@ CLOSE = 1e-5  # relative: sums of float32 in another order, through five steps o
         pytest.param(2, "tensor_parallel", "fl:0", marks=pytest.mark.slow),
         *[pytest.param(4, how, "fl:0", marks=pytest.mark.slow) for how in ("ddp", "fsdp", "tensor_parallel")],
         *[pytest.param(2, how, "fl:2", marks=pytest.mark.slow) for how in ("ddp", "fsdp", "tensor_parallel")],
+        *[pytest.param(4, how, "fl:2", marks=pytest.mark.slow) for how in ("ddp", "fsdp", "tensor_parallel")],
     ],
 )
 def test_the_losses_are_those_of_one_process(torchrun: Torchrun, ranks: int, how: str, device: str) -> None:

@@ -255,7 +255,7 @@ class _Lowered:
     Attributes:
         values: with flat host tensors in place of tensors.
         row_bytes: of ``alltoall_base_``'s two tensors.
-        detail: whether anything was copied.
+        detail: whether anything was copied; empty for a barrier, which moves nothing.
     """
 
     def __init__(self, collective: Collective, call: dict[str, Any], reduction: Reduction | None) -> None:
@@ -269,7 +269,8 @@ class _Lowered:
         written = {id(t) for t in _written(call, collective)}
         self._written = [side for key, side in self._sides.items() if key in written]
         copied = any(side.is_copy for side in self._sides.values())
-        self.detail = "through a copy on the host" if copied else "on the device's own memory"
+        in_words = "through a copy on the host" if copied else "on the device's own memory"
+        self.detail = in_words if self._sides else ""
         self.row_bytes = {}
         if collective.name == "alltoall_base_":
             self.row_bytes = {

@@ -76,6 +76,7 @@ from flroute.reference_vendor import (
     unfolding,
     weight_norm,
 )
+from flroute.reference_vendor.float32_parameters import beside_half_precision
 from flroute.reference_vendor.half_precision import in_float32, promotes
 from flroute.reference_vendor.memory import MEMORY, TOTAL
 from flroute.reference_vendor.triton_cpu import launches_on_devices, register_device
@@ -162,7 +163,7 @@ def _device() -> DeviceFacts:
 
 
 def kernels() -> tuple[Kernel, ...]:
-    """Every kernel: compiled ones, those in numpy, those for half precision made of them; last those for several dtypes.
+    """Every kernel: compiled ones, those in numpy, those for half precision made of them; last those that promote dtypes.
 
     Made of no other: random numbers are the host's own in each precision, no tensor says in which a new one is to be, and
     attention and normalization keep statistics in float32.
@@ -174,6 +175,7 @@ def kernels() -> tuple[Kernel, ...]:
     return (
         *compiled.kernels(),
         *one,
+        *beside_half_precision(one),
         *in_float32(kernel for kernel in one if kernel not in apart),
         *several,
         *in_float32(several),

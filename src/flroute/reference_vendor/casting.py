@@ -13,8 +13,8 @@ import torch
 
 from flroute.reference_vendor.blocks import copy_into, pieces, row_major
 from flroute.reference_vendor.memory import empty
-from flroute.reference_vendor.support import EVERY, Array, Result, quiet
-from flroute.vendor import Unsupported, kernel
+from flroute.reference_vendor.support import EVERY, REALS, Array, Result, quiet
+from flroute.vendor import Unsupported, kernel, numpy_dtype
 
 CASTS = (*EVERY, "complex32")
 _BFLOAT16, _COMPLEX32 = np.dtype(np.uint16), np.dtype(np.uint32)
@@ -134,6 +134,60 @@ def copy_(target: Array, source: Array, non_blocking: bool = False) -> None:
     if _loses_imaginary_part(source, target.dtype):
         warnings.warn("Casting complex values to real discards the imaginary part", stacklevel=2)
     copy_into(target, cast(source, target.dtype))
+
+
+_REALS = (*REALS, "float16", "bfloat16")
+
+
+def stays(
+    x: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> bool | str:
+    """Whether a copy is on its tensor's own device and row-major like it: all that may change is the dtype."""
+    if device not in (None, x.device):
+        return f"a copy on {device}"
+    if memory_format not in (None, torch.preserve_format, torch.contiguous_format):
+        return f"a copy in {memory_format}"
+    return layout in (None, torch.strided) or f"a copy in {layout}"
+
+
+def _stays_real(
+    x: torch.Tensor, *, dtype: torch.dtype | None = None, device: torch.device | None = None, **how: Any
+) -> bool | str:
+    if dtype is not None and dtype not in _REAL_TYPES:
+        return f"a cast to {dtype}"
+    return stays(x, device=device, **how)
+
+
+_REAL_TYPES = frozenset(getattr(torch, name) for name in _REALS)
+
+
+@kernel("aten::_to_copy", dtypes=_REALS, layouts=("contiguous",), when=_stays_real)
+@quiet
+def to_copy(
+    x: Array,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> Array:
+    """A cast, in one op where PyTorch makes three of it; transfers are not a kernel's business."""
+    wanted = x.dtype if dtype is None else _BFLOAT16 if dtype is torch.bfloat16 else numpy_dtype(dtype)
+    known = cast(x, wanted)
+    if known is not x and known.dtype == wanted:
+        return np.asarray(known)
+    out = empty(x.shape, wanted)
+    copy_into(out, known)
+    return out
 
 
 @kernel("aten::clone", dtypes=(*CASTS, "uint16", "uint32", "uint64"))

@@ -21,6 +21,7 @@ from flroute.device.table import Device
 from flroute.errors import Unsupported
 from flroute.routing.fallback import calls_kernels
 from flroute.routing.hot_results import WITH_BFLOAT16, Finish, adopt
+from flroute.routing.results import speaks_of_bfloat16
 from flroute.routing.schema import OpFacts, tensors_in
 
 Plan = Callable[[tuple[Any, ...], dict[str, Any]], Any]
@@ -81,9 +82,9 @@ class HotPath:
             return
         key, entries = _key(args, kwargs), self._entries
         dtypes = {t.dtype for t in tensors_in(args, {})}
-        if torch.bfloat16 in dtypes and entry.finish in WITH_BFLOAT16:
+        if speaks_of_bfloat16(args, kwargs) and entry.finish in WITH_BFLOAT16:
             entries, entry = self._with_bfloat16, entry._replace(finish=WITH_BFLOAT16[entry.finish])
-            dtypes.remove(torch.bfloat16)
+            dtypes.discard(torch.bfloat16)
         if key is None or not dtypes <= NUMPY_DTYPES.keys():
             return
         if len(entries) >= MAX_ENTRIES:

@@ -111,7 +111,7 @@ class Invocation:
             if any(result is earlier for earlier in results[:i]) and isinstance(result, np.ndarray):
                 results[i] = result.copy()
         lifted = [None if r is None else self._lift(r, e) for r, e in zip(results, expected, strict=True)]
-        self.plain_results = self._trusted or are_plain(expected, tensors_in(args, kwargs))
+        self.plain_results = self._trusted or are_plain(expected, args, kwargs)
         if self._returns_list:
             return lifted
         return lifted[0] if len(lifted) == 1 else tuple(lifted)
@@ -253,15 +253,15 @@ class Invocation:
             and all(
                 t.dtype in NUMPY_DTYPES and t.numel() for t in tensors_in(args, kwargs)
             )  # empty ones have rules of their own
-            and not any(isinstance(v, torch.memory_format) for v in (*args, *kwargs.values()))
+            and not any(
+                isinstance(v, torch.memory_format) or v is torch.bfloat16 for v in (*args, *kwargs.values())
+            )
         )
         if self._trusted:
             return None
         self._checked += 1
         expected = expected_results(op, args, kwargs)
-        if all_contiguous(args, kwargs) and (
-            expected is None or not are_plain(expected, tensors_in(args, kwargs))
-        ):
+        if all_contiguous(args, kwargs) and (expected is None or not are_plain(expected, args, kwargs)):
             self._always_plain = False
         return expected
 

@@ -19,9 +19,16 @@ from flroute.routing.schema import tensors_in
 from flroute.routing.transfers import Geometry, give_geometry
 
 
-def are_plain(expected: Expected, inputs: Sequence[torch.Tensor]) -> bool:
-    """Whether all results are row-major, and of the dtype that an array says or, where there is one among the inputs, bfloat16."""
-    bits = any(t.dtype is torch.bfloat16 for t in inputs)
+def speaks_of_bfloat16(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a tensor among the arguments is bfloat16, or a result is asked for in it."""
+    return any(v is torch.bfloat16 for v in (*args, *kwargs.values())) or any(
+        t.dtype is torch.bfloat16 for t in tensors_in(args, kwargs)
+    )
+
+
+def are_plain(expected: Expected, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether all results are row-major, and of the dtype that an array says or, where the call speaks of it, bfloat16."""
+    bits = speaks_of_bfloat16(args, kwargs)
     dtypes = NUMPY_DTYPES.keys() ^ {torch.uint16, torch.bfloat16} if bits else NUMPY_DTYPES.keys()
     return all(e is not None and e.dtype in dtypes and e.stride() == row_major(e.shape) for e in expected)
 

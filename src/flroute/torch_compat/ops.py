@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -63,9 +64,15 @@ def resolving_lazy_bits() -> Any:
 def run_composite(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run PyTorch's own composite implementation of ``op``, whose parts are dispatched anew."""
     with resolving_lazy_bits():
-        for key in _COMPOSITE_KEYS:
-            if has_kernel(op.name(), key.name):
-                return op._op_dk(key, *args, **kwargs)
+        return op._op_dk(_composite_key(op), *args, **kwargs)
+
+
+@cache
+def _composite_key(op: Any) -> Any:
+    """Where PyTorch has its composite implementation of ``op``: to look for it takes longer than a small op."""
+    for key in _COMPOSITE_KEYS:
+        if has_kernel(op.name(), key.name):
+            return key
     raise CompatibilityError(f"PyTorch {torch.__version__} has no composite implementation of {op.name()}")
 
 

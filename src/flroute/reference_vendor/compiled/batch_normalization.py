@@ -8,17 +8,27 @@ from typing import Any
 
 import numpy as np
 
-from flroute.reference_vendor.compiled.launch import Array, Source, block_of, compiled_kernel
+from flroute.reference_vendor.compiled.launch import Array, Source, block_of, compiled_kernel, wide_type
+from flroute.reference_vendor.float32_parameters import parameters_fit
+from flroute.reference_vendor.half_precision import HALVES
 from flroute.reference_vendor.memory import empty
 from flroute.reference_vendor.normalization import update_running
-from flroute.reference_vendor.support import FLOATS
 
 SHORTEST = 16
 """Positions of a channel from which on a program per channel is faster than numpy."""
 _SOURCE = Source("batch_normalization", "common")
 
 
-def _fits(x: Any) -> bool | str:
+def dtypes_fit(x: Any, *parameters: Any) -> bool | str:
+    """Whether nothing but data is of half precision, for a kernel whose numbers per channel are numpy's."""
+    if x.dtype in HALVES and all(p is None or p.dtype is x.dtype for p in parameters):
+        return f"{x.dtype} throughout"
+    return parameters_fit(x, *parameters)
+
+
+def _fits(x: Any, *parameters: Any) -> bool | str:
+    if (fit := dtypes_fit(x, *parameters)) is not True:
+        return fit
     if x.ndim < 3 or x.numel() == 0:
         return "not (samples, channels, positions)"
     width = prod(x.shape[2:])
@@ -28,7 +38,9 @@ def _fits(x: Any) -> bool | str:
 def _may_normalize(
     x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, *_: Any
 ) -> bool | str:
-    return _fits(x) if training or running_mean is not None else "no statistics"
+    if not training and running_mean is None:
+        return "no statistics"
+    return _fits(x, weight, bias, running_mean, running_var)
 
 
 def _may_differentiate(
@@ -43,9 +55,9 @@ def _may_differentiate(
     *_: Any,
 ) -> bool | str:
     mean, rstd = (save_mean, save_invstd) if train else (running_mean, running_var)
-    if gradient.shape != x.shape or mean is None or rstd is None:
-        return "no gradient or statistics of this shape"
-    return _fits(x)
+    if gradient.shape != x.shape or gradient.dtype is not x.dtype or mean is None or rstd is None:
+        return "no gradient or statistics of this shape and dtype"
+    return _fits(x, weight, running_mean, running_var, save_mean, save_invstd)
 
 
 def _geometry(x: Array) -> tuple[int, int, int, int]:
@@ -58,8 +70,8 @@ def _geometry(x: Array) -> tuple[int, int, int, int]:
     "aten::native_batch_norm",
     "aten::_native_batch_norm_legit",
     size="batch_norm",
-    dtypes=FLOATS,
     when=_may_normalize,
+    mixed=True,
 )
 def batch_norm(
     x: Array,
@@ -72,6 +84,7 @@ def batch_norm(
     eps: float,
 ) -> tuple[Array, Array, Array]:
     samples, channels, width, block = _geometry(x)
+    kind = wide_type(x)
     if training:
         mean, variance = np.empty(channels), np.empty(channels)
         _SOURCE.launch("statistics", channels, x, mean, variance, samples, channels, width, BLOCK=block)
@@ -84,18 +97,18 @@ def batch_norm(
     else:
         mean, variance = np.float64(running_mean), np.float64(running_var)  # type: ignore[assignment]
     rstd = 1 / np.sqrt(variance + eps)
-    centre, scale = mean.astype(x.dtype), (rstd if weight is None else rstd * weight).astype(x.dtype)
+    centre, scale = mean.astype(kind), (rstd if weight is None else rstd * weight).astype(kind)
     out = empty(x.shape, x.dtype)
     _SOURCE.launch(
         "normalize", samples * channels, x, centre, scale, scale if bias is None else bias, out, channels, width,
         BIAS=bias is not None, BLOCK=block,
     )  # fmt: skip
-    nothing = np.empty(0, x.dtype)
-    return (out, centre, rstd.astype(x.dtype)) if training else (out, nothing, nothing.copy())
+    nothing = np.empty(0, kind)
+    return (out, centre, rstd.astype(kind)) if training else (out, nothing, nothing.copy())
 
 
 @compiled_kernel(
-    "aten::native_batch_norm_backward", size="batch_norm_backward", dtypes=FLOATS, when=_may_differentiate
+    "aten::native_batch_norm_backward", size="batch_norm_backward", when=_may_differentiate, mixed=True
 )
 def batch_norm_backward(
     gradient: Array,
@@ -111,6 +124,7 @@ def batch_norm_backward(
 ) -> tuple[Array | None, Array | None, Array | None]:
     """With u = (x - mean) rstd, a channel's gradient is weight rstd (g - mean(g) - u mean(g u))."""
     samples, channels, width, block = _geometry(x)
+    kind = wide_type(x)
     mean: Any = save_mean if train else running_mean
     rstd: Any = np.float64(save_invstd) if train else 1 / np.sqrt(np.float64(running_var) + eps)
     total, products = np.empty(channels), np.empty(channels)
@@ -123,11 +137,11 @@ def batch_norm_backward(
         factors = (scale, total * scale / count, products * rstd * rstd * scale / count)
         for_input = empty(x.shape, x.dtype)
         _SOURCE.launch(
-            "differentiate", samples * channels, gradient, x, mean, *(f.astype(x.dtype) for f in factors), for_input,
+            "differentiate", samples * channels, gradient, x, mean, *(f.astype(kind) for f in factors), for_input,
             channels, width, TRAIN=train, BLOCK=block,
         )  # fmt: skip
     return (
         for_input,
-        (products * rstd).astype(x.dtype) if output_mask[1] else None,
-        total.astype(x.dtype) if output_mask[2] else None,
+        (products * rstd).astype(kind) if output_mask[1] else None,
+        total.astype(kind) if output_mask[2] else None,
     )

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from flroute.reference_vendor.compiled.batch_normalization import SHORTEST
-from flroute.reference_vendor.compiled.launch import Array, Source, block_of, compiled_kernel
+from flroute.reference_vendor.compiled.batch_normalization import SHORTEST, dtypes_fit
+from flroute.reference_vendor.compiled.launch import Array, Source, block_of, compiled_kernel, wide_type
 from flroute.reference_vendor.memory import empty
-from flroute.reference_vendor.support import FLOATS
 
 _SOURCE = Source("batch_normalization", "common")
 
@@ -27,22 +26,24 @@ def _fits(x: Any, channels: int, positions: int, groups: int) -> bool | str:
 def _may_normalize(
     x: Any, weight: Any, bias: Any, samples: int, channels: int, positions: int, groups: int, eps: float
 ) -> bool | str:
-    return _fits(x, channels, positions, groups)
+    fit = dtypes_fit(x, weight, bias)
+    return _fits(x, channels, positions, groups) if fit is True else fit
 
 
 def _may_differentiate(
     gradient: Any, x: Any, mean: Any, rstd: Any, weight: Any, samples: int, channels: int, positions: int, groups: int, *_: Any
 ) -> bool | str:  # fmt: skip
-    if gradient.shape != x.shape or mean.numel() != samples * groups:
-        return "no gradient or statistics of this shape"
-    return _fits(x, channels, positions, groups)
+    if gradient.shape != x.shape or gradient.dtype is not x.dtype or mean.numel() != samples * groups:
+        return "no gradient or statistics of this shape and dtype"
+    fit = dtypes_fit(x, mean, rstd, weight)
+    return _fits(x, channels, positions, groups) if fit is True else fit
 
 
 def _block(width: int) -> int:
     return min(block_of(width), 1024)
 
 
-@compiled_kernel("aten::native_group_norm", size="group_norm", dtypes=FLOATS, when=_may_normalize)
+@compiled_kernel("aten::native_group_norm", size="group_norm", when=_may_normalize, mixed=True)
 def group_norm(
     x: Array,
     weight: Array | None,
@@ -53,7 +54,7 @@ def group_norm(
     groups: int,
     eps: float,
 ) -> tuple[Array, Array, Array]:
-    size = channels // groups * positions
+    size, kind = channels // groups * positions, wide_type(x)
     mean, variance = np.empty(samples * groups), np.empty(samples * groups)
     _SOURCE.launch("statistics", len(mean), x, mean, variance, 1, len(mean), size, BLOCK=_block(size))
     rstd = 1 / np.sqrt(variance + eps)
@@ -63,15 +64,15 @@ def group_norm(
     shift = scale if bias is None else np.tile(bias, samples)
     out = empty(x.shape, x.dtype)
     _SOURCE.launch(
-        "normalize", samples * channels, x, *(v.astype(x.dtype) for v in (centre, scale, shift)), out, samples * channels,
+        "normalize", samples * channels, x, *(v.astype(kind) for v in (centre, scale, shift)), out, samples * channels,
         positions, BIAS=bias is not None, BLOCK=_block(positions),
     )  # fmt: skip
     kept = (samples, groups)
-    return out, mean.astype(x.dtype).reshape(kept), rstd.astype(x.dtype).reshape(kept)
+    return out, mean.astype(kind).reshape(kept), rstd.astype(kind).reshape(kept)
 
 
 @compiled_kernel(
-    "aten::native_group_norm_backward", size="group_norm_backward", dtypes=FLOATS, when=_may_differentiate
+    "aten::native_group_norm_backward", size="group_norm_backward", when=_may_differentiate, mixed=True
 )
 def group_norm_backward(
     gradient: Array,
@@ -86,7 +87,7 @@ def group_norm_backward(
     output_mask: Sequence[bool],
 ) -> tuple[Array | None, Array | None, Array | None]:
     """With u = (x - mean) rstd and g = gradient * weight, a group's gradient is rstd (g - mean(g) - u mean(g u))."""
-    rows, grouped = samples * channels, (samples, groups, channels // groups)
+    rows, grouped, kind = samples * channels, (samples, groups, channels // groups), wide_type(x)
     centre = np.repeat(mean.reshape(-1), channels // groups)
     root = np.repeat(np.float64(rstd.reshape(-1)), channels // groups).reshape(grouped)
     total, products = np.empty(rows), np.empty(rows)
@@ -100,7 +101,7 @@ def group_norm_backward(
         count = channels // groups * positions
         shift = (total * weights).sum(2, keepdims=True) * root / count
         slope = (products * weights).sum(2, keepdims=True) * root * root / count
-        factors = (v.astype(x.dtype).reshape(-1) for v in (root * weights, shift, slope))
+        factors = (v.astype(kind).reshape(-1) for v in (root * weights, shift, slope))
         for_input = empty(x.shape, x.dtype)
         _SOURCE.launch(
             "differentiate", rows, gradient, x, centre, *factors, for_input, rows, positions, TRAIN=True,
@@ -108,6 +109,6 @@ def group_norm_backward(
         )  # fmt: skip
     return (
         for_input,
-        products.sum(0).reshape(-1).astype(x.dtype) if output_mask[1] else None,
-        total.sum(0).reshape(-1).astype(x.dtype) if output_mask[2] else None,
+        products.sum(0).reshape(-1).astype(kind) if output_mask[1] else None,
+        total.sum(0).reshape(-1).astype(kind) if output_mask[2] else None,
     )

@@ -36,6 +36,11 @@ def compiled_kernel(
     )
 
 
+def wide_type(x: Array) -> np.dtype[Any]:
+    """The type that half precision is computed in, or the array's own."""
+    return np.dtype("d" if x.dtype.char == "d" else "f")
+
+
 def ceil_div(a: int, b: int) -> int:
     """How many blocks of ``b`` it takes to hold ``a``."""
     return -(-a // b)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from flroute.reference_vendor.casting import stays
 from flroute.reference_vendor.compiled.launch import Array, Source, ceil_div, compiled_kernel
 from flroute.reference_vendor.memory import empty
 
@@ -117,6 +118,33 @@ def silu_backward(gradient: Array, x: Array) -> Array:
 @compiled_kernel("aten::threshold_backward", size="threshold_backward", when=_same_shape)
 def threshold_backward(gradient: Array, x: Array, threshold: float) -> Array:
     return _map("threshold_backward", gradient, x, threshold)
+
+
+# -- casts from and to half precision --------------------------------------------------------------------------------
+
+_CARRIERS = {torch.float32: np.dtype("f"), torch.float16: np.dtype("e"), torch.bfloat16: np.dtype("H")}
+
+
+def _concerns_half(x: Any, *, dtype: Any = None, device: Any = None, **how: Any) -> bool | str:
+    if dtype is x.dtype or dtype not in _CARRIERS:
+        return f"a cast to {dtype}"
+    return stays(x, device=device, **how)
+
+
+@compiled_kernel("aten::_to_copy", size="cast", dtypes=("float32", *HALVES), when=_concerns_half)
+def cast(
+    x: Array,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> Array:
+    out = empty(x.shape, _CARRIERS[dtype])  # type: ignore[index] -- the predicate has looked
+    _SOURCE.launch("cast", ceil_div(out.size, BLOCK), x, out, out.size, BLOCK=BLOCK)
+    return out
 
 
 # -- arithmetic of half precision, which numpy does one element at a time -----------------------------------------

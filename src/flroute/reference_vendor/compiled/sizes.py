@@ -8,7 +8,7 @@ from __future__ import annotations
 MIN_NUMEL = {
     "relu": 16384, "sigmoid": 64, "silu": 64, "tanh": 64, "exp": 64, "log": 128, "rsqrt": 64, "gelu": 32,
     "gelu_backward": 32, "sigmoid_backward": 16384, "tanh_backward": 64, "silu_backward": 64, "threshold_backward": 64,
-    "add": 32, "mul": 32, "div": 32,
+    "cast": 1, "add": 32, "mul": 32, "div": 32,
     "softmax": 128, "softmax_backward": 128,
     "sum_all": 64, "sum_dim": 4096, "mean_all": 32, "mean_dim": 32,
     "batch_norm": 64, "batch_norm_backward": 64, "group_norm": 8192, "group_norm_backward": 4096,

@@ -20,13 +20,15 @@ def statistics(x, mean, variance, samples, channels, width, BLOCK: tl.constexpr)
         for first in range(0, width, BLOCK):
             i = first + tl.arange(0, BLOCK)
             total += tl.sum(wide(tl.load(x + start + i, mask=i < width, other=0.0)), 0).to(tl.float64)
-    centre = (total / count).to(x.dtype.element_ty)
+    centre = total / count
+    if not x.dtype.element_ty.is_fp64():
+        centre = centre.to(tl.float32)
     squares = tl.cast(0.0, tl.float64)
     for sample in range(samples):
         start = (sample * channels + channel) * width
         for first in range(0, width, BLOCK):
             i = first + tl.arange(0, BLOCK)
-            v = tl.load(x + start + i, mask=i < width, other=0.0) - centre
+            v = wide(tl.load(x + start + i, mask=i < width, other=0.0)) - centre
             squares += tl.sum(tl.where(i < width, v * v, 0.0), 0).to(tl.float64)
     off = centre.to(tl.float64) - total / count  # what rounding the centre adds to every square
     tl.store(mean + channel, total / count)
@@ -41,7 +43,7 @@ def normalize(x, mean, scale, bias, out, channels, width, BIAS: tl.constexpr, BL
     centre, factor = tl.load(mean + channel), tl.load(scale + channel)
     for first in range(0, width, BLOCK):
         i = first + tl.arange(0, BLOCK)
-        v = (tl.load(x + row * width + i, mask=i < width) - centre) * factor
+        v = (wide(tl.load(x + row * width + i, mask=i < width)) - centre) * factor
         if BIAS:
             v += tl.load(bias + channel)
         tl.store(out + row * width + i, v, mask=i < width)
@@ -57,8 +59,8 @@ def sums(gradient, x, mean, total, products, samples, channels, width, BLOCK: tl
         start = (sample * channels + channel) * width
         for first in range(0, width, BLOCK):
             i = first + tl.arange(0, BLOCK)
-            g = tl.load(gradient + start + i, mask=i < width, other=0.0)
-            v = tl.load(x + start + i, mask=i < width, other=0.0)
+            g = wide(tl.load(gradient + start + i, mask=i < width, other=0.0))
+            v = wide(tl.load(x + start + i, mask=i < width, other=0.0))
             of_gradient += tl.sum(g, 0).to(tl.float64)
             of_products += tl.sum(g * (v - centre), 0).to(tl.float64)
     tl.store(total + channel, of_gradient)
@@ -74,8 +76,8 @@ def differentiate(
     channel = row % channels
     for first in range(0, width, BLOCK):
         i = first + tl.arange(0, BLOCK)
-        g = tl.load(gradient + row * width + i, mask=i < width) * tl.load(scale + channel)
+        g = wide(tl.load(gradient + row * width + i, mask=i < width)) * tl.load(scale + channel)
         if TRAIN:
-            v = tl.load(x + row * width + i, mask=i < width) - tl.load(mean + channel)
+            v = wide(tl.load(x + row * width + i, mask=i < width)) - tl.load(mean + channel)
             g = g - tl.load(shift + channel) - v * tl.load(slope + channel)
         tl.store(out + row * width + i, g, mask=i < width)

@@ -18,6 +18,12 @@ def relu(x, out, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def cast(x, out, n, BLOCK: tl.constexpr):
+    i, inside = positions(n, BLOCK)
+    tl.store(out + i, wide(tl.load(x + i, mask=inside)), mask=inside)
+
+
+@triton.jit
 def logistic(x, out, n, BLOCK: tl.constexpr):
     i, inside = positions(n, BLOCK)
     tl.store(out + i, sigmoid(wide(tl.load(x + i, mask=inside))), mask=inside)
