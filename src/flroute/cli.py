@@ -1,6 +1,4 @@
 """The command line: each command is a function; ``flroute --help`` lists them."""
-"""Commands: ``flroute demo | run | scan | devices | ops | check | doctor | lock | config | cache | diff | replay | bench``."""
-"""The command line: ``flroute demo | check | config | cache``, and the commands of ``flroute.commands``."""
 
 from __future__ import annotations
 

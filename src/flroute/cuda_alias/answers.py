@@ -12,8 +12,8 @@ from flroute.cuda_alias.alias import any_open, current, mode_here
 from flroute.cuda_alias.callers import asker, is_own
 from flroute.cuda_alias.facade import facade
 from flroute.cuda_alias.ordinals import ALIAS, cuda_device, names_alias
-from flroute.cuda_alias.tensor_types import dtype_of
 from flroute.cuda_alias.patches import in_force
+from flroute.cuda_alias.tensor_types import dtype_of
 from flroute.device import torch_fl
 from flroute.device.table import DEVICE_TYPE
 from flroute.distributed.backend import BACKEND

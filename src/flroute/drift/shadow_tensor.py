@@ -16,7 +16,7 @@ from flroute.drift.reference import HostReference, without_modes
 from flroute.drift.shadow import innermost_observer
 from flroute.drift.shadow_report import ShadowReport
 from flroute.errors import ShadowError
-from flroute.torch_compat import aliased_as_by_schema, set_geometry, wrapper_of
+from flroute.torch_compat import set_geometry, wrapper_of
 
 
 class ShadowTensor(torch.Tensor):
@@ -90,7 +90,7 @@ class ShadowTensor(torch.Tensor):
         """What is on the record that this tensor's calls go to."""
         return ShadowReport(self._observer.ledger, self._observer.reference)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # noqa: ARG002 -- PyTorch's signature
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"ShadowTensor({self._value!r})"
 
     def __tensor_flatten__(self) -> tuple[list[str], Observer]:
