@@ -86,7 +86,8 @@ def test_visible_devices_limit_them(monkeypatch: pytest.MonkeyPatch, session: fl
     assert torch.cuda.device_count() == 1
     x = torch.ones(2, device="cuda:0")
     with pytest.raises(
-        flroute.DeviceError, match="cuda:1 does not exist; here cuda:0 is reference:1, by CUDA_VISIBLE_DEVICES='1'"
+        flroute.DeviceError,
+        match="cuda:1 does not exist; here cuda:0 is reference:1, by CUDA_VISIBLE_DEVICES='1'",
     ):
         torch.ones(2, device="cuda:1")
     assert "device='fl:1'" in repr(x)

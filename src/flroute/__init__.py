@@ -9,18 +9,11 @@ device(type='fl', index=0)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from flroute.activation import activate_if_alone
 from flroute.api import current_device, device, devices, vendors
-from flroute.drift.bisect import bisect
-from flroute.drift.bisection import Bisection
-from flroute.drift.compare import compare
-from flroute.drift.comparison import Comparison
-from flroute.drift.consistency import consistency
-from flroute.drift.saved_runs import compare_saved, record
-from flroute.drift.shadow import shadow
-from flroute.drift.shadow_tensor import ShadowTensor
 from flroute.errors import (
     AliasError,
     AutocastError,
@@ -90,7 +83,34 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from flroute.drift.bisect import bisect
+    from flroute.drift.bisection import Bisection
+    from flroute.drift.compare import compare
+    from flroute.drift.comparison import Comparison
+    from flroute.drift.consistency import consistency
+    from flroute.drift.saved_runs import compare_saved, record
+    from flroute.drift.shadow import shadow
+    from flroute.drift.shadow_tensor import ShadowTensor
     from IPython.core.interactiveshell import InteractiveShell
+
+_LOADED_LATER = {
+    "Bisection": "flroute.drift.bisection",
+    "Comparison": "flroute.drift.comparison",
+    "ShadowTensor": "flroute.drift.shadow_tensor",
+    "bisect": "flroute.drift.bisect",
+    "compare": "flroute.drift.compare",
+    "compare_saved": "flroute.drift.saved_runs",
+    "consistency": "flroute.drift.consistency",
+    "record": "flroute.drift.saved_runs",
+    "shadow": "flroute.drift.shadow",
+}
+"""Tools that most programs never ask for: where each is."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LOADED_LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LOADED_LATER[name]), name)
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

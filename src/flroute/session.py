@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ContextDecorator, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flroute import activation, lockfile, registry
-from flroute.cuda_alias import Alias, opened
 from flroute.device import guard, table
 from flroute.device_names import resolve_device
 from flroute.errors import FlrouteError
@@ -35,6 +34,9 @@ from flroute.torch_compat import (
     DefaultDevice,
 )
 from flroute.vocabulary import Decision, FallbackPolicy, Redirected, Route
+
+if TYPE_CHECKING:
+    from flroute.cuda_alias import Alias
 
 _open: list[Session] = []
 """Sessions open anywhere in the process, innermost last: threads without one of their own take the last one's policy."""
@@ -125,6 +127,8 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
                 stack.enter_context(scope)
             stack.enter_context(_modules_told(self.settings))
             if self.settings.alias:
+                from flroute.cuda_alias import opened
+
                 self._alias = stack.enter_context(opened(self.device, hide_cuda=self.settings.hide_cuda))
             stack.enter_context(self._in_this_thread())
             self._stack = stack.pop_all()

@@ -93,6 +93,19 @@ def same_choice(op: str, bound: dict[str, Any], ours: Tensor, exact: Tensor) -> 
 
 
 _CHOICES = frozenset(
-    ["sort", "argsort", "topk", "kthvalue", "median", "nanmedian", "mode", "max", "min", "argmax", "argmin", "cummax", "cummin"]
+    [
+        "sort",
+        "argsort",
+        "topk",
+        "kthvalue",
+        "median",
+        "nanmedian",
+        "mode",
+        "max",
+        "min",
+        "argmax",
+        "argmin",
+        "cummax",
+        "cummin",
+    ]
 )
-

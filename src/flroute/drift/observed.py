@@ -151,7 +151,9 @@ class Observed:
 
     # -- what came of it
 
-    def _compare(self, result: Any, exact: list[torch.Tensor] | None, parallel: list[torch.Tensor] | None) -> None:
+    def _compare(
+        self, result: Any, exact: list[torch.Tensor] | None, parallel: list[torch.Tensor] | None
+    ) -> None:
         made = self._results_of(result)
         if not made:
             self._compare_numbers(result)

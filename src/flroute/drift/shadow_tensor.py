@@ -115,7 +115,11 @@ class ShadowTensor(torch.Tensor):
 def _as_by_schema(func: Any, args: Any, kwargs: Any, wrapped: Any) -> Any:
     for tensor in _shadows((*args, *kwargs.values())):
         value = tensor.value
-        if (tensor.shape, tensor.stride(), tensor.storage_offset()) != (value.shape, value.stride(), value.storage_offset()):
+        if (tensor.shape, tensor.stride(), tensor.storage_offset()) != (
+            value.shape,
+            value.stride(),
+            value.storage_offset(),
+        ):
             set_geometry(tensor, value)
     return wrapped
 

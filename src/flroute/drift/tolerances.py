@@ -129,7 +129,9 @@ def exceeds(found: Difference, tolerance: Tolerance) -> bool:
     return found.mismatched_nonfinite > 0 or found.max_abs > allowed
 
 
-def excess(value: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance, *, noise: float = 0.0) -> float:
+def excess(
+    value: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance, *, noise: float = 0.0
+) -> float:
     """How many times the tolerance the worst element is away: up to 1 is right, 0 is exact.
 
     Args:
