@@ -11,7 +11,7 @@ import pytest
 
 import flroute
 import open_gaps
-from flroute import registry, session
+from flroute import registry, routers
 from flroute.vendor import Kernel
 from support import WithoutKernels
 
@@ -71,12 +71,12 @@ def without_kernels() -> Iterator[WithoutKernels]:
 
     def take_away(*ops: str) -> None:
         gone.update(ops)
-        session._forget_routes()
+        routers._forget_routes()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry.Registry, "candidates", candidates_left)
         yield take_away
-    session._forget_routes()
+    routers._forget_routes()
 
 
 @pytest.fixture(autouse=True)

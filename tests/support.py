@@ -12,7 +12,7 @@ import torch
 from flroute import Decision, Session, registry
 from flroute.device import table
 from flroute.device.table import Device
-from flroute.session import process_router
+from flroute.routers import process_router
 from flroute.vendor import DeviceFacts, HostMemory, Kernel, Memory, Vendor, hookimpl
 
 _numbers = itertools.count()

@@ -323,7 +323,7 @@ def test_odd_details_are_valid_json(vendors: Vendors, tmp_path: Path) -> None:
 
 
 def test_decisions_of_calls_outside_sessions_are_the_process_routers() -> None:
-    from flroute.session import process_router
+    from flroute.routers import process_router
 
     def relus() -> int:
         return sum(

@@ -409,7 +409,7 @@ with flroute.enable("reference", fallback="allow"):
     x = torch.ones(2, requires_grad=True)
     y = torch.lgamma(x).sum()
 order = {"aten::digamma": ["host"]}
-flroute.session.process_router().settings = flroute.settings.load_settings(fallback="error", order=order)
+flroute.routers.process_router().settings = flroute.settings.load_settings(fallback="error", order=order)
 try:
     with FlopCounterMode(display=False):
         y.backward()

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import (
 )
 
 import flroute
-from flroute import routing_mode
+from flroute import routers, routing_mode
 from flroute import session as sessions
 from support import decision_of, decisions_of
 
@@ -32,7 +32,7 @@ FIRST, SECOND = torch.device("fl:0"), torch.device("fl:1")
 def state() -> tuple[Any, ...]:
     """Everything a session changes."""
     return (
-        list(sessions._open), list(routing_mode._thread.modes), _get_current_dispatch_mode_stack(),
+        list(routers._open), list(routing_mode._thread.modes), _get_current_dispatch_mode_stack(),
         torch.get_default_device(), flroute.current_device(), torch.fl.current_device(), torch.ones(1).device,
     )  # fmt: skip
 
@@ -67,9 +67,9 @@ def test_a_session_is_in_force_inside_and_only_there() -> None:
         assert torch.ones(1).device == SECOND
         assert torch.get_default_device() == SECOND
         assert flroute.current_device() == SECOND
-        assert sessions.router_in_force() is session.router
+        assert routers.router_in_force() is session.router
     assert torch.ones(1).device == HOST
-    assert sessions.router_in_force() is sessions.process_router()
+    assert routers.router_in_force() is routers.process_router()
 
 
 def test_making_a_session_opens_nothing() -> None:
@@ -137,9 +137,9 @@ def test_sessions_nest_and_come_back() -> None:
             assert torch.ones(1).device == SECOND
             torch.relu(torch.ones(1))
             torch.erfinv(torch.zeros(1))
-            assert sessions.router_in_force() is inner.router
+            assert routers.router_in_force() is inner.router
         assert torch.ones(1).device == FIRST
-        assert sessions.router_in_force() is outer.router
+        assert routers.router_in_force() is outer.router
         with pytest.raises(flroute.FallbackError):
             torch.erfinv(torch.zeros(1))
         torch.relu(torch.ones(1))
@@ -167,7 +167,7 @@ def test_a_decorated_function_has_a_session_of_its_own_per_call() -> None:
     @flroute.enable("reference:1", fallback="error")
     def double(x: float, *, depth: int = 0) -> torch.device:
         """Doubles."""
-        seen.append(sessions._open[-1])
+        seen.append(sessions._thread.sessions[-1])
         torch.relu(torch.full((1,), x))
         return double(x, depth=depth - 1) if depth else torch.ones(1).device
 
@@ -265,7 +265,7 @@ def test_the_innermost_open_session_is_in_force_whatever_the_order_of_closing(
             calls = sum(d.calls for d in innermost.decisions)
             assert torch.ones(1).device == innermost.device.torch_device
             assert flroute.current_device() == torch.get_default_device() == innermost.device.torch_device
-            assert sessions.router_in_force() is innermost.router
+            assert routers.router_in_force() is innermost.router
             assert sum(d.calls for d in innermost.decisions) > calls
             remaining.remove(opened[at])
             opened[at].__exit__(None, None, None)

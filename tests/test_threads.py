@@ -12,8 +12,7 @@ import pytest
 import torch
 
 import flroute
-from flroute import routing_mode
-from flroute import session as sessions
+from flroute import routers, routing_mode
 from flroute.vendor import Kernel, hookimpl
 from support import Vendors, decision_of, decisions_of, named, throw_away_vendors
 
@@ -238,7 +237,7 @@ def test_an_observer_may_compute_on_the_device(vendors: Vendors) -> None:
 
     threading.Thread(target=work, daemon=True).start()
     if not done.wait(timeout=5):
-        sessions._open.clear()  # the thread is stuck for good; let the other tests live
+        routers._open.clear()  # the thread is stuck for good; let the other tests live
         pytest.fail("an observer that computes on the device waits for its own lock")
 
 

@@ -14,7 +14,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 import flroute
-from flroute import session as sessions
+from flroute import routers
 from flroute.routing import recording
 from flroute.vendor import Kernel, host_fallback
 from support import COPY, Vendors, named, throw_away_vendors
@@ -37,7 +37,7 @@ def averages(found: Any) -> dict[str, Any]:
 def _nothing_stays() -> Any:
     yield
     assert recording._open == []
-    assert sessions.process_router().recordings == ()
+    assert routers.process_router().recordings == ()
     assert not torch.nn.modules.module._global_forward_pre_hooks
 
 

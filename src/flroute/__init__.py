@@ -83,6 +83,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
     from flroute.drift.bisect import bisect
     from flroute.drift.bisection import Bisection
     from flroute.drift.compare import compare
@@ -91,7 +93,6 @@ if TYPE_CHECKING:
     from flroute.drift.saved_runs import compare_saved, record
     from flroute.drift.shadow import shadow
     from flroute.drift.shadow_tensor import ShadowTensor
-    from IPython.core.interactiveshell import InteractiveShell
 
 _LOADED_LATER = {
     "Bisection": "flroute.drift.bisection",
@@ -111,6 +112,10 @@ def __getattr__(name: str) -> Any:
     if name not in _LOADED_LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_LOADED_LATER[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LOADED_LATER})
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

@@ -79,7 +79,7 @@ CURES: tuple[process_cures.Cure, ...] = (
 
 
 def _route(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    from flroute.session import router_in_force
+    from flroute.routers import router_in_force
 
     if not function_stack_length():
         return router_in_force()(op, args, kwargs)

@@ -13,37 +13,25 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flroute import activation, lockfile, registry
+from flroute import activation, registry
 from flroute.device import guard, table
 from flroute.device_names import resolve_device
 from flroute.errors import FlrouteError
 from flroute.policy_check import refuse_unknown_ops
 from flroute.profile import Profile
 from flroute.report import Report
+from flroute.routers import listed, make_router
 from flroute.routing import node_modules, recording
-from flroute.routing.accounting import DecisionLog
-from flroute.routing.capture import Capture
 from flroute.routing.host_times import HostTimes
 from flroute.routing.module_ranges import module_ranges
-from flroute.routing.router import Router
-from flroute.routing.trace import Trace
-from flroute.routing_mode import RoutingMode, innermost_router, lift_modes_in_backward
+from flroute.routing_mode import RoutingMode, lift_modes_in_backward
 from flroute.settings import Origin, Settings, changed, explain_settings, load_settings
 from flroute.tables import html_lines, html_part
-from flroute.torch_compat import (
-    DefaultDevice,
-)
+from flroute.torch_compat import DefaultDevice
 from flroute.vocabulary import Decision, FallbackPolicy, Redirected, Route
 
 if TYPE_CHECKING:
     from flroute.cuda_alias import Alias
-
-_open: list[Session] = []
-"""Sessions open anywhere in the process, innermost last: threads without one of their own take the last one's policy."""
-
-_captures: list[Capture] = []
-_lock = threading.Lock()
-_default: Router | None = None
 
 
 class _Thread(threading.local):
@@ -54,60 +42,13 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def router_in_force() -> Router:
-    """The router for calls in this thread: its own session's, else that of the innermost open one, else the process's."""
-    here = innermost_router()
-    if here is not None:
-        return here
-    try:
-        return _open[-1].router
-    except IndexError:
-        return process_router()
-
-
-def process_router() -> Router:
-    """The router outside sessions: settings from the environment and files."""
-    global _default
-    if _default is None:
-        with _lock:
-            if _default is None:
-                _default = _make_router(load_settings())
-    return _default
-
-
-def _forget_routes() -> None:
-    for session in _open:
-        session.router.invalidate()
-    if _default is not None:
-        _default.invalidate()
-
-
-registry.on_change(_forget_routes)
-
-
-def _make_router(settings: Settings) -> Router:
-    if settings.locked:
-        lockfile.verify()
-
-    def observe(decision: Decision) -> None:
-        registry.load().manager.hook.flroute_decision_taken(decision=decision)
-
-    log = DecisionLog(
-        warn_on_fallback=settings.fallback is FallbackPolicy.WARN,
-        trace=Trace(settings.trace, settings.trace_max_bytes) if settings.trace is not None else None,
-        by_module=settings.modules,
-        observer=observe,
-    )
-    return Router(settings, log)
-
-
 class Session(ContextDecorator, AbstractContextManager["Session"]):
     """What ``enable`` returns: a context manager and decorator, and the record of what happened inside."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.device = resolve_device(settings.device)
-        self.router = _make_router(settings)
+        self.router = make_router(settings)
         self._stack: ExitStack | None = None
         self._alias: Alias | None = None
         self._opened_in: threading.Thread | None = None
@@ -176,19 +117,13 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
     @contextmanager
     def _listed(self) -> Iterator[None]:
         sessions = _thread.sessions
-        with _lock:
-            _open.append(self)
-            sessions.append(self)
-            for capture in _captures:
-                capture.watch(self.router)
-            recording.watch(self.router)
+        sessions.append(self)
         try:
-            yield
+            with listed(self.router):
+                yield
         finally:
-            with _lock:
-                _open.remove(self)
-                at = sessions.index(self)
-                del sessions[at]
+            at = sessions.index(self)
+            del sessions[at]
             self.router.log.close()
             if at:
                 sessions[at - 1].router.log.absorb(self.router.log)
@@ -406,32 +341,6 @@ def open_for_process() -> None:
         warnings.warn(f"FLROUTE_SESSION=1 opened no session: {error}", RuntimeWarning, stacklevel=2)
         return
     atexit.register(session.close)
-
-
-@contextmanager
-def capture(*, watch_kernels: bool) -> Iterator[Capture]:
-    """Collect the decisions of every thread and session while open, and of calls outside sessions.
-
-    What is counted goes to sessions and reports, too. See ``flroute.testing.capture_decisions``.
-    """
-    outside = process_router()
-    with _lock:
-        made = Capture([outside, *(session.router for session in _open)], watch_kernels=watch_kernels)
-        _captures.append(made)
-    try:
-        yield made
-    finally:
-        made.close()
-        with _lock:
-            _captures.remove(made)
-            if not _captures:
-                for router in (outside, *(session.router for session in _open)):
-                    router.log.forget_pages()
-
-
-def routers_in_use() -> list[Router]:
-    """The process's, and those of all open sessions."""
-    return [process_router(), *(session.router for session in _open)]
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, contextmanager
 from fnmatch import fnmatchcase
 
 from flroute.report import added_up
+from flroute.routers import capture
 from flroute.routing.capture import Capture
-from flroute.session import capture
 from flroute.vocabulary import Decision
 
 __all__ = ["Capture", "assert_no_fallback", "capture_decisions", "describe_fallback", "unexpected_fallbacks"]

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from flroute.chrome_trace import device_events
+from flroute.routers import routers_in_use
 from flroute.routing.module_ranges import module_ranges
 from flroute.routing.recording import Recording, record, spans
-from flroute.session import routers_in_use
 from flroute.torch_compat import DeviceRow, sees_device
 
 

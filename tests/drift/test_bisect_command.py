@@ -201,7 +201,7 @@ def test_a_function_of_a_file_is_bisected() -> None:
 def _forget(name: str) -> None:
     from flroute import registry
     from flroute.device import table
-    from flroute.session import process_router
+    from flroute.routers import process_router
 
     found = registry.load()
     found.manager.unregister(name=name)
