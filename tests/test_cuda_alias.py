@@ -86,7 +86,8 @@ def test_visible_devices_limit_them(monkeypatch: pytest.MonkeyPatch, session: fl
     assert torch.cuda.device_count() == 1
     x = torch.ones(2, device="cuda:0")
     with pytest.raises(
-        flroute.DeviceError, match="cuda:1 does not exist; here cuda:0 is reference:1, by CUDA_VISIBLE_DEVICES='1'"
+        flroute.DeviceError,
+        match="cuda:1 does not exist; here cuda:0 is reference:1, by CUDA_VISIBLE_DEVICES='1'",
     ):
         torch.ones(2, device="cuda:1")
     assert "device='fl:1'" in repr(x)
@@ -101,7 +102,7 @@ def test_no_visible_device_is_a_machine_without_cuda(
 
 def test_a_device_that_is_not_there(session: flroute.Session) -> None:
     with pytest.raises(
-        AliasError, match="cuda:7 does not exist; here cuda:0 is reference:0, cuda:1 is reference:1"
+        flroute.DeviceError, match="cuda:7 does not exist; here cuda:0 is reference:0, cuda:1 is reference:1"
     ):
         torch.ones(2, device="cuda:7")
 
