@@ -54,7 +54,7 @@ class Model(nn.Module):
         self.out = nn.Linear(8, 1)
 
     def forward(self, x):
-        noise = torch.ones(x.size(), device=x.get_device()) * 0.01
+        noise = torch.ones(x.size(), device=x.get_device() if x.is_cuda else "cpu") * 0.01
         if x.is_cuda:
             noise = noise.type_as(x)
         h = self.conv(self.pos(x + noise).transpose(1, 2)).relu()

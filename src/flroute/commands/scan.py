@@ -59,7 +59,7 @@ def scan(
         elif fix:
             for file in found.files:
                 if file.fixed is not None:
-                    write(file)
+                    write(file, file.fixed)
             found = scan_paths(paths, lacking=lacking, follow=_with_progress)
     if not diff:
         _show(found, output, everything=everything)
@@ -84,7 +84,7 @@ def _show_diff(found: Scan) -> None:
 
     for file in found.files:
         if file.fixed is not None:
-            typer.echo("".join(diff_of(file)), nl=False)
+            typer.echo("".join(diff_of(file, file.fixed)), nl=False)
 
 
 def _with_progress(files: list[Path], scans: Iterator[FileScan]) -> Iterator[FileScan]:

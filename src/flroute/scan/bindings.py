@@ -19,6 +19,7 @@ class Bindings:
         parameters: of each function and class of the file, by its name.
         taken: every name that occurs.
         at_top: local names that an import at the file's top level binds.
+        devices: names that are given a ``torch.device``.
     """
 
     full: dict[str, str] = field(default_factory=dict)
@@ -27,6 +28,7 @@ class Bindings:
     parameters: dict[str, tuple[str, ...]] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     at_top: set[str] = field(default_factory=set)
+    devices: set[str] = field(default_factory=set)
 
     def qualified(self, node: cst.CSTNode) -> str | None:
         """``torch.cuda.amp.autocast`` for whatever the file calls it; ``None`` for what no import explains."""
@@ -62,27 +64,12 @@ def bindings_of(tree: ast.Module) -> Bindings:
     found = Bindings()
     top = {id(statement) for statement in tree.body}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                local = alias.asname or alias.name.partition(".")[0]
-                _bind(found, local, alias.name if alias.asname else local)
-                found.modules.add(local)
-                if id(node) in top:
-                    found.at_top.add(local)
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            for alias in node.names:
-                local = alias.asname or alias.name
-                _bind(found, local, f"{node.module}.{alias.name}")
-                if id(node) in top:
-                    found.at_top.add(local)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found.parameters.setdefault(node.name, _parameters(node))
-            found.taken |= {node.name, *_parameters(node)}
-        elif isinstance(node, ast.ClassDef):
-            found.taken.add(node.name)
-            for member in node.body:
-                if isinstance(member, ast.FunctionDef) and member.name == "__init__":
-                    found.parameters[node.name] = _parameters(member)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            _imported(found, node, at_top=id(node) in top)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            _defined(found, node)
+        elif isinstance(node, ast.Assign):
+            _assigned(found, node)
         elif isinstance(node, ast.Name):
             found.taken.add(node.id)
     found.full.setdefault("torch", "torch")
@@ -90,9 +77,36 @@ def bindings_of(tree: ast.Module) -> Bindings:
     return found
 
 
-def _bind(found: Bindings, local: str, full: str) -> None:
-    if found.full.setdefault(local, full) != full:
-        found.ambiguous.add(local)
+def _imported(found: Bindings, node: ast.Import | ast.ImportFrom, *, at_top: bool) -> None:
+    if isinstance(node, ast.ImportFrom) and node.level:
+        return  # of the package the file is in
+    for alias in node.names:
+        if isinstance(node, ast.ImportFrom):
+            local, full = alias.asname or alias.name, f"{node.module}.{alias.name}"
+        else:
+            local = alias.asname or alias.name.partition(".")[0]
+            full = alias.name if alias.asname else local
+            found.modules.add(local)
+        if found.full.setdefault(local, full) != full:
+            found.ambiguous.add(local)
+        if at_top:
+            found.at_top.add(local)
+
+
+def _defined(found: Bindings, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
+    found.taken.add(node.name)
+    if not isinstance(node, ast.ClassDef):
+        found.parameters.setdefault(node.name, _parameters(node))
+        found.taken.update(_parameters(node))
+        return
+    for member in node.body:
+        if isinstance(member, ast.FunctionDef) and member.name == "__init__":
+            found.parameters[node.name] = _parameters(member)
+
+
+def _assigned(found: Bindings, node: ast.Assign) -> None:
+    if isinstance(node.value, ast.Call) and ast.unparse(node.value.func).rpartition(".")[2] == "device":
+        found.devices |= {target.id for target in node.targets if isinstance(target, ast.Name)}
 
 
 def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, ...]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 
 import libcst as cst
 
-from flroute.scan.cuda_names import AMP, AUTOCAST_PARAMETERS, EXTENSIONS, SEEDS
+from flroute.scan.cuda_names import AMP, AUTOCAST_PARAMETERS, CHOOSING, EXTENSIONS, HOST_TYPES, SEEDS
 from flroute.scan.findings import Kind, Need
 from flroute.scan.look import Hit, Look, keyword, source_of
-from flroute.scan.places import names_a_device, string_value
+from flroute.scan.places import is_map_location, names_a_device, string_value
+
+_CUDA_TEXT = re.compile(r"""["']cuda""")
 
 _OPS = {
     "torch": "",
@@ -24,7 +27,9 @@ _OPS = {
 
 def moved_to_cuda(node: cst.Call, updated: cst.Call, look: Look) -> Hit | None:
     """``x.cuda()``, ``model.cuda(rank)``."""
-    if not _is_method(node, "cuda", look):
+    if not _is_method(node, "cuda", look) or (
+        isinstance(look.parent, cst.Lambda) and is_map_location(look.above[:-1])
+    ):
         return None
     func = cst.ensure_type(updated.func, cst.Attribute)
     args = list(updated.args)
@@ -54,12 +59,17 @@ def moved(node: cst.Call, updated: cst.Call, look: Look) -> Hit | None:
     if not _is_method(node, "to", look) or not node.args:
         return None
     target = keyword(node.args, "device") or node.args[0]
-    neutral = (
-        names_a_device(target.value)
-        or string_value(target.value) == "cpu"
-        or (isinstance(target.value, cst.Name) and target.value.value in ("rank", "local_rank", "gpu"))
-    )
-    if not neutral or (target.keyword is not None and target.keyword.value != "device"):
+    if target.keyword is None:
+        named = target.value.value if isinstance(target.value, cst.Name) else ""
+        neutral = (
+            names_a_device(target.value)
+            or string_value(target.value) == "cpu"
+            or named in look.names.devices
+            or named in ("rank", "local_rank", "gpu")
+        )
+    else:
+        neutral = target.keyword.value == "device"
+    if not neutral or _CUDA_TEXT.search(source_of(target.value)):
         return None
     return Hit(
         Kind.MOVE, Need.NOTHING, "names no kind of device", at=cst.ensure_type(node.func, cst.Attribute).attr
@@ -67,10 +77,75 @@ def moved(node: cst.Call, updated: cst.Call, look: Look) -> Hit | None:
 
 
 def map_location(node: cst.Arg, updated: cst.Arg, look: Look) -> Hit | None:
-    """``map_location=device``; where it is a literal, the rule for strings speaks."""
-    if node.keyword is None or node.keyword.value != "map_location" or "cuda" in source_of(node.value):
+    """``map_location=...``; a literal is the business of the rules for strings."""
+    if not is_map_location([node]):
+        return None
+    if isinstance(node.value, cst.Lambda):
+        moved = node.value.body
+        if (
+            isinstance(moved, cst.Call)
+            and isinstance(moved.func, cst.Attribute)
+            and moved.func.attr.value == "cuda"
+        ):
+            return Hit(
+                Kind.MAP_LOCATION,
+                instead=updated.with_changes(value=_place_of_storage(moved, look)),
+                at=node.keyword,
+            )
+    if isinstance(node.value, cst.Dict):
+        places = [element for element in node.value.elements if isinstance(element, cst.DictElement)]
+        named = [element for element in places if (string_value(element.key) or "").startswith("cuda")]
+        if named and not any(f"{look.device}.type" in source_of(element.key) for element in places):
+            return _with_keys_of_the_device(updated, named, look)
+    if _CUDA_TEXT.search(source_of(node.value)) and not isinstance(node.value, cst.Dict):
         return None
     return Hit(Kind.MAP_LOCATION, Need.NOTHING, "names no kind of device", at=node.keyword)
+
+
+def _place_of_storage(moved: cst.Call, look: Look) -> cst.BaseExpression:
+    """What ``lambda storage, location: storage.cuda(index)`` says."""
+    if not moved.args:
+        return look.code("{device}")
+    return look.code("{torch}.device({device}.type, {index})", index=moved.args[0].value)
+
+
+def _with_keys_of_the_device(updated: cst.Arg, named: Sequence[cst.DictElement], look: Look) -> Hit:
+    """The device's own places beside those of cuda, which files written on cuda go on naming."""
+    old = cst.ensure_type(updated.value, cst.Dict)
+    keys = {string_value(element.key) for element in named}
+    added = []
+    for element in old.elements:
+        if isinstance(element, cst.DictElement) and string_value(element.key) in keys:
+            key = cst.ensure_type(element.key, cst.SimpleString)
+            rest = (string_value(key) or "").removeprefix("cuda")
+            text = f"f{key.quote}{{{look.device}.type}}{rest}{key.quote}"
+            added.append(cst.DictElement(cst.parse_expression(text), element.value))
+    *others, last = old.elements
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    elements = [*others, last.with_changes(comma=comma), *added]
+    return Hit(
+        Kind.MAP_LOCATION,
+        instead=updated.with_changes(value=old.with_changes(elements=elements)),
+        at=named[0].key,
+    )
+
+
+def tensor_of_a_type(node: cst.Call, updated: cst.Call, look: Look) -> Hit | None:
+    """``torch.cuda.FloatTensor([1.0])`` makes on the host what it makes on the device."""
+    name = look.qualified(node.func)
+    if name not in HOST_TYPES:
+        return None
+    made = updated.with_changes(func=look.code("{torch}." + name.rpartition(".")[2]))
+    return Hit(Kind.TENSOR_TYPE, instead=look.code("{made}.to({device})", made=made))
+
+
+def marked_range(node: cst.Call, updated: cst.Call, look: Look) -> Hit | None:
+    """``torch.cuda.nvtx.range("forward")``."""
+    if look.qualified(node.func) != "torch.cuda.nvtx.range":
+        return None
+    return Hit(
+        Kind.CUDA_ONLY, instead=updated.with_changes(func=look.code("{torch}.profiler.record_function"))
+    )
 
 
 def device_object(node: cst.Call, updated: cst.Call, look: Look) -> cst.CSTNode | None:
@@ -139,6 +214,14 @@ def extension(node: cst.Call, updated: cst.Call, look: Look) -> Hit | None:
     )
 
 
+def chooses_device(node: cst.Call, updated: cst.Call, look: Look) -> Hit | None:
+    """``Trainer(...)`` of transformers asks what PyTorch was built for, and takes the host where that is not there."""
+    name = look.qualified(node.func)
+    if name not in CHOOSING:
+        return None
+    return Hit(Kind.CHOOSES_DEVICE, Need.HAND, CHOOSING[name], at=node.func, runs="lightning" not in name)
+
+
 def without_kernel(node: cst.Call, updated: cst.Call, look: Look) -> Hit | None:
     """A function of PyTorch's whose op the vendor has no kernel for."""
     module, _, name = look.qualified(node.func).rpartition(".")
@@ -152,7 +235,18 @@ def old_profile(node: cst.Call, updated: cst.Call, look: Look) -> Hit | None:
     given = keyword(node.args, "use_cuda")
     if given is None or "profile" not in look.qualified(node.func):
         return None
-    return Hit(Kind.PROFILER, Need.HAND, "torch.profiler.profile() records every device there is", at=given)
+    if source_of(given.value) != "True" or "autograd" not in look.qualified(node.func):
+        return Hit(
+            Kind.PROFILER, Need.HAND, "torch.profiler.profile() records every device there is", at=given
+        )
+    named = given.with_changes(keyword=cst.Name("use_device"), value=look.code("{device}.type"))
+    return Hit(
+        Kind.PROFILER,
+        instead=updated.with_changes(
+            args=[named if old is given else new for old, new in zip(node.args, updated.args, strict=True)]
+        ),
+        at=given,
+    )
 
 
 def _is_method(node: cst.Call, name: str, look: Look) -> bool:

@@ -1,12 +1,15 @@
 """What becomes of each name of ``torch.cuda`` in device-neutral code, and which libraries are CUDA's alone.
 
-Whether the device has a name is not said here: ``flroute.device.torch_fl`` knows, and gives the reason where it has not.
+Whether the device has a name is not said here: ``flroute.device.torch_fl`` knows, and gives the reason where it has not. Nor is
+it said here what `flroute run` redirects: ``flroute.cuda_alias`` has the table.
 """
 
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from functools import cache
 
+from flroute.cuda_alias.table import patches
 from flroute.device.torch_fl.absent import plain_name, why_absent
 from flroute.scan.findings import Kind, Need
 
@@ -16,8 +19,6 @@ ACCELERATOR = {
     "current_device": "current_device_index",
     "set_device": "set_device_index",
     "synchronize": "synchronize",
-    "current_stream": "current_stream",
-    "set_stream": "set_stream",
     "empty_cache": "empty_cache",
     "memory_allocated": "memory_allocated",
     "max_memory_allocated": "max_memory_allocated",
@@ -27,7 +28,8 @@ ACCELERATOR = {
     "reset_peak_memory_stats": "reset_peak_memory_stats",
     "reset_accumulated_memory_stats": "reset_accumulated_memory_stats",
 }
-"""Names of ``torch.cuda`` that ``torch.accelerator`` has, too, and what they are called there."""
+"""Names of ``torch.cuda`` that ``torch.accelerator`` has, too, and what they are called there. Not its streams, which are of
+another class than those that ``torch.cuda.Stream()`` makes."""
 
 AMP = {
     "torch.cuda.amp.autocast": "{torch}.autocast",
@@ -42,9 +44,14 @@ AMP = {
 AUTOCAST_PARAMETERS = ("enabled", "dtype", "cache_enabled")
 """Of ``torch.cuda.amp.autocast``, by position; ``torch.autocast`` has another order."""
 
-SEEDS = ("torch.cuda.manual_seed", "torch.cuda.manual_seed_all", "torch.cuda.random.manual_seed", "torch.cuda.random.manual_seed_all")  # fmt: skip
+SEEDS = tuple(
+    f"torch.cuda.{part}{name}" for part in ("", "random.") for name in ("manual_seed", "manual_seed_all")
+)
 
-PROFILER_COLUMNS = ("cuda_time", "cuda_time_total", "self_cuda_time_total", "cuda_time_str", "cuda_time_total_str", "cuda_memory_usage", "self_cuda_memory_usage")  # fmt: skip
+PROFILER_COLUMNS = (
+    "cuda_time", "cuda_time_total", "self_cuda_time_total", "cuda_time_str", "cuda_time_total_str", "cuda_memory_usage",
+    "self_cuda_memory_usage",
+)  # fmt: skip
 """Of a profiler's events; each has a name with ``device`` in the place of ``cuda``."""
 
 ENVIRONMENT = ("CUDA_*", "PYTORCH_CUDA_*", "NCCL_*", "CUBLAS_*", "CUDNN_*", "TORCH_CUDA_*", "TORCH_NCCL_*")
@@ -56,6 +63,12 @@ _BLOCKING = (
     "ExternalStream", "get_stream_from_external", "nccl*", "comm*", "gds*", "green_contexts*", "GreenContext", "tunable*",
 )  # fmt: skip
 """Names that cannot be left out: what they do has to be done in another way."""
+
+HOST_TYPES = tuple(
+    f"torch.cuda.{name}Tensor"
+    for name in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
+)
+"""Types whose namesakes in ``torch`` make the same tensor on the host."""
 
 LIBRARIES = {
     "apex": "torch.optim, torch.nn.LayerNorm and torch.autocast have what it is used for",
@@ -79,6 +92,19 @@ LIBRARIES = {
 }
 """Packages that compute on CUDA and nowhere else, and what to use instead."""
 
+_ACCELERATE = "set ACCELERATE_TORCH_DEVICE to the device: accelerate knows those of PyTorch itself"
+_LIGHTNING = "pass strategy=flroute.plugins.lightning.strategy(device)"
+
+CHOOSING = {
+    "accelerate.Accelerator": _ACCELERATE,
+    "transformers.Trainer": _ACCELERATE,
+    "transformers.Seq2SeqTrainer": _ACCELERATE,
+    "lightning.Trainer": _LIGHTNING,
+    "lightning.pytorch.Trainer": _LIGHTNING,
+    "pytorch_lightning.Trainer": _LIGHTNING,
+}
+"""What chooses its device itself, and how it is told one."""
+
 EXTENSIONS = ("CUDAExtension", "load_inline", "load")
 """What of ``torch.utils.cpp_extension`` may compile CUDA sources."""
 
@@ -91,6 +117,15 @@ def library_of(module: str) -> str | None:
 def is_environment(name: str) -> bool:
     """Whether a variable is one that CUDA's libraries read."""
     return any(fnmatchcase(name, pattern) for pattern in ENVIRONMENT)
+
+
+@cache
+def redirected() -> frozenset[str]:
+    """The names that `flroute run` gives a meaning: those of the alias's own table that it does not refuse."""
+    names = {f"{patch.owner}.{patch.name}": patch.meaning for patch in patches()}
+    return frozenset(
+        name for name, meaning in names.items() if meaning != why_absent(name.removeprefix("torch.cuda."))
+    )
 
 
 def refusal(name: str) -> tuple[Kind, Need, str] | None:

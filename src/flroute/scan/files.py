@@ -92,17 +92,16 @@ def scan_file(path: Path, lacking: frozenset[str] = frozenset()) -> FileScan:
         return _unreadable(name, 1, f"it cannot be read: {reason}")
 
 
-def write(scan: FileScan) -> None:
+def write(scan: FileScan, fixed: str) -> None:
     """Put the rewritten text in the place of the old, all of it or nothing.
 
     Raises:
         ScanError: the folder cannot be written to.
     """
-    assert scan.fixed is not None
     path = Path(scan.path).resolve()
     beside = path.with_name(f".{path.name}.flroute")
     try:
-        beside.write_bytes(_source_of(path.read_bytes()).encoded(scan.fixed))
+        beside.write_bytes(_source_of(path.read_bytes()).encoded(fixed))
         shutil.copymode(path, beside)
         beside.replace(path)
     except OSError as error:

@@ -30,6 +30,7 @@ class Kind(str, Enum):
     ENVIRONMENT = "environment"
     EXTENSION = "extension"
     LIBRARY = "library"
+    CHOOSES_DEVICE = "chooses-device"
     AUTOGRAD_FUNCTION = "autograd-function"
     NO_KERNEL = "no-kernel"
     UNREADABLE = "unreadable"
@@ -76,6 +77,9 @@ KINDS: Mapping[Kind, KindFacts] = {
     ),
     Kind.EXTENSION: KindFacts("`CUDAExtension`, `load_inline(cuda_sources=...)`", "by hand: a kernel of the vendor's"),
     Kind.LIBRARY: KindFacts("`import flash_attn`", "by hand: what to use instead is said; none if its absence is handled"),
+    Kind.CHOOSES_DEVICE: KindFacts(
+        "`transformers.Trainer(...)`, `accelerate.Accelerator()`", "by hand: these choose among devices they know; tell them"
+    ),
     Kind.AUTOGRAD_FUNCTION: KindFacts(
         "a `torch.autograd.Function` with device-bound lines", "those of the lines in it"
     ),

@@ -1,18 +1,21 @@
-"""What a rewritten file needs at its top: the definition of its device, PyTorch itself, and no import that nothing uses any more."""
+"""What a rewritten file needs at its top: the definition of its device, PyTorch, and no import that nothing uses any more."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import libcst as cst
 import libcst.matchers as m
 
 from flroute.scan.bindings import dotted_name
 
+_Import = TypeVar("_Import", cst.Import, cst.ImportFrom)
+
 DEFINITION = '{torch}.accelerator.current_accelerator(check_available=True) or {torch}.device("cpu")'
 """The device: the accelerator where there is one, and else the host."""
 
-_ImportLike = cst.Import | cst.ImportFrom
+_Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 
 def with_header(old: cst.Module, new: cst.Module, *, torch: str, device: str) -> cst.Module:
@@ -27,7 +30,7 @@ def with_header(old: cst.Module, new: cst.Module, *, torch: str, device: str) ->
     used = names_used(new)
     unused = names_used(old) - used
     cleaned = cst.ensure_type(new.visit(_WithoutImports(unused)), cst.Module)
-    body = list(cleaned.body)
+    body: list[_Statement] = list(cleaned.body)
     if device in used and defined_device(cleaned, torch) != device:
         at = _after_imports(body, torch)
         body[at:at] = [_statement(f"{device} = {DEFINITION.format(torch=torch)}", blank=True)]
@@ -114,7 +117,7 @@ class _WithoutImports(cst.CSTTransformer):
         return _with_names(updated_node, [a for a in updated_node.names if _local(a) not in self.unused])
 
 
-def _with_names(node: _ImportLike, kept: Sequence[cst.ImportAlias]) -> _ImportLike | cst.Pass:
+def _with_names(node: _Import, kept: Sequence[cst.ImportAlias]) -> _Import | cst.Pass:
     if not kept:
         return cst.Pass()
     last = kept[-1]
@@ -123,9 +126,9 @@ def _with_names(node: _ImportLike, kept: Sequence[cst.ImportAlias]) -> _ImportLi
     return node.with_changes(names=[*kept[:-1], last])
 
 
-def _without_empty(body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
+def _without_empty(body: Sequence[_Statement]) -> list[_Statement]:
     """Without the `pass` that a removed import has left at the top level, its comments kept."""
-    kept: list[cst.BaseStatement] = []
+    kept: list[_Statement] = []
     comments: list[cst.EmptyLine] = []
     for position, statement in enumerate(body):
         alone = isinstance(statement, cst.SimpleStatementLine) and all(
@@ -198,7 +201,7 @@ def _leading(statement: cst.CSTNode) -> Sequence[cst.EmptyLine]:
     return lines
 
 
-def _with_a_blank_line(statement: cst.BaseStatement) -> cst.BaseStatement:
+def _with_a_blank_line(statement: _Statement) -> _Statement:
     lines = _leading(statement)
     if lines and lines[0].comment is None:
         return statement

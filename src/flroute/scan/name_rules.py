@@ -7,7 +7,17 @@ from collections.abc import Sequence
 import libcst as cst
 
 from flroute.scan.bindings import dotted_name
-from flroute.scan.cuda_names import ACCELERATOR, AMP, LIBRARIES, PROFILER_COLUMNS, SEEDS, library_of, refusal
+from flroute.scan.cuda_names import (
+    ACCELERATOR,
+    AMP,
+    HOST_TYPES,
+    LIBRARIES,
+    PROFILER_COLUMNS,
+    SEEDS,
+    library_of,
+    redirected,
+    refusal,
+)
 from flroute.scan.findings import Kind, Need
 from flroute.scan.look import Hit, Look, in_a_test, parenthesized, source_of
 
@@ -26,6 +36,9 @@ def reference(node: cst.Attribute | cst.Name, updated: cst.CSTNode, look: Look) 
         return Hit(Kind.CUDA_API, Need.NOTHING, "None where PyTorch was built without CUDA")
     if not name.startswith("torch.cuda."):
         return Hit(Kind.CUDA_API, Need.HAND, "name what is used of it") if name == "torch.cuda" else None
+    called = isinstance(look.parent, cst.Call) and look.parent.func is node
+    if called and (name in HOST_TYPES or name == "torch.cuda.nvtx.range"):
+        return None
     if name in AMP or name in SEEDS:
         return _without_arguments(node, name, look)
     return _of_cuda(name.removeprefix("torch.cuda."), look)
@@ -144,7 +157,7 @@ def _of_cuda(name: str, look: Look) -> Hit:
     refused = refusal(name)
     if refused is not None:
         kind, need, advice = refused
-        return Hit(kind, need, advice, runs=False)
+        return Hit(kind, need, advice, runs=f"torch.cuda.{name}" in redirected())
     call = look.parent
     by_name = isinstance(call, cst.Call) and any(arg.keyword is not None for arg in call.args)
     plain = name.removeprefix("memory.").removeprefix("streams.")
@@ -189,7 +202,7 @@ def _import_of(full: str, module: str, alias: cst.ImportAlias | None, look: Look
         name = full.removeprefix("torch.cuda").removeprefix(".")
         refused = refusal(name) if name and alias is not None else None
         if refused is not None:
-            return Hit(*refused, runs=False)
+            return Hit(*refused, runs=f"torch.cuda.{name}" in redirected())
         return Hit(Kind.CUDA_API, _need_of(alias, look), "is not needed any more")
     if full.startswith(_FLAGS):
         return Hit(Kind.BACKEND_FLAGS, Need.NOTHING, "without effect on other devices")

@@ -38,10 +38,9 @@ def rendered(scan: Scan, *, everything: bool) -> RenderableType:
     return Group(*parts, _total(scan, everything=everything))
 
 
-def diff_of(file: FileScan) -> Iterator[str]:
+def diff_of(file: FileScan, fixed: str) -> Iterator[str]:
     """What `--fix` changes in a file, as a unified diff."""
-    assert file.fixed is not None
-    before, after = text_of(file.path), file.fixed
+    before, after = text_of(file.path), fixed
     return difflib.unified_diff(
         before.splitlines(keepends=True),
         after.splitlines(keepends=True),

@@ -22,7 +22,7 @@ def scan_paths(
     lacking: frozenset[str] = frozenset(),
     follow: Callable[[list[Path], Iterator[FileScan]], Iterator[FileScan]] | None = None,
 ) -> Scan:
-    """Find what is device-bound in files and folders.
+    r"""Find what is device-bound in files and folders.
 
     Args:
         paths: files, and folders with Python files and notebooks.
@@ -35,7 +35,7 @@ def scan_paths(
     Example:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp())
-        >>> _ = (folder / "train.py").write_text("import torch\\nmodel = torch.nn.Linear(2, 2).cuda()\\n")
+        >>> _ = (folder / "train.py").write_text("import torch\nmodel = torch.nn.Linear(2, 2).cuda()\n")
         >>> found = scan_paths([folder])
         >>> found.verdict.value, found.exit_code
         ('runs as is under flroute run', 1)
