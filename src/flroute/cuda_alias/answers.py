@@ -289,6 +289,21 @@ def profile(original: Any) -> Any:
     return init
 
 
+def old_profile(original: Any) -> Any:
+    """``torch.autograd.profiler.profile.__init__``."""
+
+    @functools.wraps(original)
+    def init(
+        self: Any, *args: Any, use_cuda: bool = False, use_device: str | None = None, **kwargs: Any
+    ) -> None:
+        if use_cuda or use_device == ALIAS:
+            current().uses.add("torch.autograd.profiler.profile", asker(1))
+            use_device = DEVICE_TYPE
+        original(self, *args, use_device=use_device, **kwargs)
+
+    return init
+
+
 # Collectives ----------------------------------------------------------------------------------------------------------
 
 

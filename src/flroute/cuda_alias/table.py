@@ -51,7 +51,6 @@ _OF_TYPE = {
     "torch.distributed": ("init_device_mesh",),
     "torch.distributed.device_mesh": ("init_device_mesh",),
     "torch.distributed.device_mesh.DeviceMesh": ("__init__",),
-    "torch.autograd.profiler.profile": ("__init__",),
 }  # fmt: skip
 """Arguments that are the type of a device."""
 
@@ -133,6 +132,7 @@ def _of_devices() -> Iterator[Patch]:
         ("torch.amp.GradScaler", "__init__", answers.grad_scaler, "for the device"),
         ("torch.random", "fork_rng", answers.fork_rng, "of the devices"),
         ("torch.profiler.profile", "__init__", answers.profile, "ProfilerActivity.CUDA is the device's"),
+        ("torch.autograd.profiler.profile", "__init__", answers.old_profile, "`use_cuda=True` is of the device"),
         ("torch.nn.utils.rnn.PackedSequence", "is_cuda", answers.packed_is_cuda, "says cuda"),
         ("torch.backends.cuda", "is_built", answered("torch.backends.cuda.is_built", lambda: True), "true"),
         ("torch.accelerator", "current_accelerator", answers.current_accelerator, "says cuda"),
