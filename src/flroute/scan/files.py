@@ -6,7 +6,6 @@ import codecs
 import io
 import json
 import os
-import re
 import shutil
 import tokenize
 import warnings
@@ -15,18 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flroute.errors import ScanError
-from flroute.scan.cuda_names import LIBRARIES
 from flroute.scan.findings import FileScan, Finding, Kind, Need
 from flroute.scan.rewriter import scan_source
+from flroute.scan.skim import may_have_findings
 
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
 """Folders nobody edits code in; so are those whose name begins with a dot, and virtual environments."""
-
-_INTERESTING = re.compile(
-    rb"cuda|nccl|\.cpu\(|\.to\(|map_location|cudnn|GradScaler|NCCL|CUDA|CUBLAS|"
-    + "|".join(re.escape(name.partition(".")[0]) for name in LIBRARIES).encode()
-)
-"""A file without any of these has no finding, and need not be parsed; but a vendor's missing kernels may be anywhere."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +62,7 @@ def scan_file(path: Path, lacking: frozenset[str] = frozenset()) -> FileScan:
     name = str(path)
     try:
         content = path.read_bytes()
-        if not lacking and not _INTERESTING.search(content):
+        if not lacking and not may_have_findings(content):
             _source_of(content)
             return FileScan(name, ())
         with warnings.catch_warnings():

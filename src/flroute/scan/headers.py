@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
@@ -18,16 +19,16 @@ DEFINITION = '{torch}.accelerator.current_accelerator(check_available=True) or {
 _Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 
-def with_header(old: cst.Module, new: cst.Module, *, torch: str, device: str) -> cst.Module:
+def with_header(old: str, new: cst.Module, *, torch: str, device: str) -> cst.Module:
     """A rewritten module with what its new code needs, and without the imports that only its old code needed.
 
     Args:
-        old: as it was.
+        old: the text as it was.
         new: after the rules.
         torch: what PyTorch is called.
         device: what the device is called.
     """
-    used = names_used(new)
+    used = names_used(new.code)
     unused = names_used(old) - used
     cleaned = cst.ensure_type(new.visit(_WithoutImports(unused)), cst.Module)
     body: list[_Statement] = list(cleaned.body)
@@ -55,39 +56,11 @@ def defined_device(module: cst.Module, torch: str) -> str | None:
     return None
 
 
-def names_used(module: cst.Module) -> set[str]:
+def names_used(code: str) -> set[str]:
     """Every name that is read outside import statements; names in ``__all__`` count."""
-    found = _Names()
-    module.visit(found)
-    return found.names
-
-
-class _Names(cst.CSTVisitor):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def visit_Import(self, node: cst.Import) -> bool:
-        return False
-
-    def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
-        return False
-
-    def visit_Name(self, node: cst.Name) -> None:
-        self.names.add(node.value)
-
-    def visit_Attribute(self, node: cst.Attribute) -> bool:
-        node.value.visit(self)
-        return False
-
-    def visit_Arg(self, node: cst.Arg) -> bool:
-        node.value.visit(self)
-        return False
-
-    def visit_SimpleString(self, node: cst.SimpleString) -> None:
-        value = node.evaluated_value
-        if isinstance(value, str) and value.isidentifier():
-            self.names.add(value)
+    texts = {ast.Name: "id", ast.Constant: "value"}
+    found = (getattr(node, texts[type(node)]) for node in ast.walk(ast.parse(code)) if type(node) in texts)
+    return {name for name in found if isinstance(name, str)}
 
 
 class _WithoutImports(cst.CSTTransformer):

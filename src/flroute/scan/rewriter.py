@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import libcst as cst
-from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
+from libcst.metadata import CodePosition
 
 from flroute.scan import call_rules, name_rules, string_rules
 from flroute.scan.bindings import Bindings, bindings_of, dotted_name
 from flroute.scan.findings import FileScan, Finding, Need
 from flroute.scan.headers import defined_device, with_header
 from flroute.scan.look import DEVICE_NAMES, Hit, Look, source_of
+from flroute.scan.skim import skim
 
 Rule = Callable[[Any, Any, Look], "Hit | cst.CSTNode | None"]
 """A rule looks at an expression, at what has become of it so far, and around. It answers with a hit, or with new code alone where
@@ -91,28 +92,23 @@ def scan_source(source: str, path: str, *, lacking: frozenset[str] = frozenset()
     names = bindings_of(tree)
     look = Look(names, "", _seeds(tree, names), lacking)
     look.device = defined_device(module, look.torch) or next(n for n in DEVICE_NAMES if n not in names.taken)
-    wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
-    rewriter = _Rewriter(look)
-    new = wrapper.module.visit(rewriter)
+    skimmed = skim(source, tree, module, names, everything=bool(lacking))
+    rewriter = _Rewriter(look, skimmed.boring)
+    new = module.visit(rewriter)
     rewriter.look_at_imports()
-    if not rewriter.hits:
-        return FileScan(path, ())
-    positions = wrapper.resolve(PositionProvider)
-    findings = {_finding(path, node, hit, positions): None for node, hit in rewriter.hits}
-    fixed = with_header(
-        wrapper.module, cst.ensure_type(new, cst.Module), torch=look.torch, device=look.device
-    )
-    return FileScan(
-        path,
-        tuple(sorted(findings, key=lambda f: (f.line, f.column))),
-        fixed.code if any(hit.need is Need.FIX for _, hit in rewriter.hits) else None,
-    )
+    places = skimmed.places(module, {id(hit.at or node) for node, hit in rewriter.hits})
+    findings = {_finding(path, node, hit, places[id(hit.at or node)]): None for node, hit in rewriter.hits}
+    fixed = None
+    if any(hit.need is Need.FIX for _, hit in rewriter.hits):
+        fixed = with_header(source, new, torch=look.torch, device=look.device).code
+    return FileScan(path, tuple(sorted(findings, key=lambda f: (f.line, f.column))), fixed)
 
 
 class _Rewriter(cst.CSTTransformer):
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: Look, boring: frozenset[int]) -> None:
         super().__init__()
         self.look = look
+        self.boring = boring
         self.hits: list[tuple[cst.CSTNode, Hit]] = []
         self._imports: list[tuple[cst.CSTNode, list[cst.CSTNode]]] = []
         self._classes: list[int] = []  # how many hits there were when each class began
@@ -124,7 +120,7 @@ class _Rewriter(cst.CSTTransformer):
         if isinstance(node, cst.ClassDef):
             self._classes.append(len(self.hits))
         self.look.above.append(node)
-        return True
+        return id(node) not in self.boring
 
     def on_leave(self, original_node: cst.CSTNode, updated_node: Any) -> Any:
         if type(original_node) in _IMPORT_RULES:
@@ -160,12 +156,11 @@ class _Rewriter(cst.CSTTransformer):
         self.look.uses.setdefault(root, []).append(hit.need)
 
 
-def _finding(path: str, node: cst.CSTNode, hit: Hit, positions: Any) -> Finding:
-    at: CodeRange = positions[hit.at or node]
+def _finding(path: str, node: cst.CSTNode, hit: Hit, at: CodePosition) -> Finding:
     advice = hit.advice or ("" if hit.instead is None else _short(source_of(hit.instead)))
 
     source = f"class {node.name.value}" if isinstance(node, cst.ClassDef) else _short(source_of(node))
-    return Finding(path, at.start.line, at.start.column + 1, hit.kind, hit.need, hit.runs, source, advice)
+    return Finding(path, at.line, at.column + 1, hit.kind, hit.need, hit.runs, source, advice)
 
 
 def _short(source: str) -> str:
