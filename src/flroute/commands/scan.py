@@ -90,5 +90,6 @@ def _show_diff(found: Scan) -> None:
 def _with_progress(files: list[Path], scans: Iterator[FileScan]) -> Iterator[FileScan]:
     """Hand the scans on; a bar on standard error says how many there were, and goes when all are done."""
     columns = (TextColumn("scanning"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         yield from progress.track(scans, total=len(files))

@@ -1,4 +1,4 @@
-"""Replacements that are more than another name: what cuda's numbers, nccl and a default device become."""
+"""Replacements that are more than another name: what cuda's numbers, files and defaults become."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from flroute.cuda_alias.patches import in_force
 from flroute.cuda_alias.tensor_types import dtype_of
 from flroute.device import torch_fl
 from flroute.device.table import DEVICE_TYPE
-from flroute.distributed.backend import BACKEND
-
-NCCL = "nccl"
 
 # Numbers of devices ---------------------------------------------------------------------------------------------------
 
@@ -289,49 +286,19 @@ def profile(original: Any) -> Any:
     return init
 
 
-# Collectives ----------------------------------------------------------------------------------------------------------
-
-
-def process_group(original: Any) -> Any:
-    """``init_process_group`` and ``new_group``."""
+def old_profile(original: Any) -> Any:
+    """``torch.autograd.profiler.profile.__init__``."""
 
     @functools.wraps(original)
-    def make(*args: Any, **kwargs: Any) -> Any:
-        alias = current()
-        named = {key: _meant(key, value) for key, value in kwargs.items()}
-        placed = [_meant("", value) for value in args]
-        if placed != list(args) or named != kwargs:
-            alias.uses.add(f"torch.distributed.{original.__name__}", asker(1))
-        return original(*placed, **named)
+    def init(
+        self: Any, *args: Any, use_cuda: bool = False, use_device: str | None = None, **kwargs: Any
+    ) -> None:
+        if use_cuda or use_device == ALIAS:
+            current().uses.add("torch.autograd.profiler.profile", asker(1))
+            use_device = DEVICE_TYPE
+        original(self, *args, use_device=use_device, **kwargs)
 
-    return make
-
-
-def _meant(key: str, value: Any) -> Any:
-    if key == "device_id" and value is not None:
-        return current().ordinals.device(value)
-    if not isinstance(value, str):
-        return value
-    if value.lower() == NCCL:
-        return BACKEND
-    parts = [part.partition(":") for part in value.split(",")]
-    if not any(kind == ALIAS or backend == NCCL for kind, _, backend in parts):
-        return value
-    return ",".join(
-        f"{DEVICE_TYPE if kind == ALIAS else kind}{colon}{BACKEND if backend == NCCL else backend}"
-        for kind, colon, backend in parts
-    )
-
-
-def backend(original: Any) -> Any:
-    """``get_backend``."""
-
-    @functools.wraps(original)
-    def get(*args: Any, **kwargs: Any) -> str:
-        found: str = original(*args, **kwargs)
-        return NCCL if found == BACKEND and not is_own(asker(1)) else found
-
-    return get
+    return init
 
 
 # torch.compile --------------------------------------------------------------------------------------------------------

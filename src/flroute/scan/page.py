@@ -12,8 +12,8 @@ _HEAD = f"""# flroute scan
 
 This page is generated: `python -m flroute.scan.page > docs/scan.md`.
 
-`flroute scan PATH...` finds what in Python files and notebooks is bound to cuda, and says for each line what it takes to make it run
-on any device. It reads code with libcst (`pip install 'flroute[scan]'`) and runs none of it.
+`flroute scan PATH...` finds what in Python files and notebooks is bound to cuda, and says for each line what it takes to make it
+run on any device. It reads code with libcst (`pip install 'flroute[scan]'`) and runs none of it.
 
 ```
 flroute scan src                    each file with its lines, the edits by kind, and the verdict
@@ -41,8 +41,8 @@ What is redirected is not a list of the scan's own: it is the table that `flrout
 
 ## What --fix writes
 
-Code that needs nothing but PyTorch: `torch.accelerator`, `torch.amp`, `torch.get_device_module()`. A rewritten file defines its device
-once, below its imports,
+Code that needs nothing but PyTorch: `torch.accelerator`, `torch.amp`, `torch.get_device_module()`. A rewritten file defines its
+device once, below its imports,
 
 ```python
 DEVICE = {DEFINITION.format(torch="torch")}
@@ -54,10 +54,10 @@ of the file stays as it was, comments, quotes and the ends of lines included; im
 
 Where meanings differ, `--fix` is careful:
 
-- `"cuda"` in a dict's key, a message, a docstring, a comment or a name is no device, and neither is it in a call that nothing says a
-  device of.
+- `"cuda"` in a dict's key, a message, a docstring, a comment or a name is no device, and neither is it in a call that says
+  nothing of devices.
 - `device.type == "cuda"` becomes `device.type != "cpu"`, which is true on every accelerator and false on the host, as it was.
-- `torch.cuda.manual_seed_all(seed)` becomes `torch.manual_seed(seed)` only where the file gives that seed to `torch.manual_seed` anyway.
+- `torch.cuda.manual_seed_all(seed)` becomes `torch.manual_seed(seed)` only where the file gives that seed to it anyway.
 - `map_location={{"cuda:0": "cpu"}}` gets the device's place beside cuda's: files that were written on cuda go on naming it.
 - On a host without accelerator, `torch.autocast(DEVICE.type)` computes in bfloat16, where `torch.cuda.amp.autocast()` did nothing.
 - `f"{{DEVICE.type}}:1"` is no device on such a host, as `"cuda:1"` was none.
