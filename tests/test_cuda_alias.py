@@ -51,7 +51,8 @@ def test_a_place_may_be_named_in_every_way(session: flroute.Session, place: Any)
     ]
     assert [tensor.device for tensor in made] == [FIRST] * len(made)
     assert all(tensor.is_cuda and tensor.device.type == "cuda" for tensor in made)
-    assert not host.is_cuda and host.device.type == "cpu"
+    assert not host.is_cuda
+    assert host.device.type == "cpu"
 
 
 @pytest.mark.parametrize("place", ["cuda:1", SECOND, 1], ids=str)
@@ -178,7 +179,8 @@ def test_code_that_autograd_calls_hears_of_cuda(session: flroute.Session) -> Non
     x = torch.ones(2).cuda().requires_grad_()
     x.register_hook(hook)
     Double.apply(x).sum().backward()
-    assert x.grad is not None and x.grad.tolist() == [6, 6]
+    assert x.grad is not None
+    assert x.grad.tolist() == [6, 6]
     (again,) = torch.autograd.grad(Double.apply(x).sum(), x)
     assert again.tolist() == [6, 6]
     assert heard == [("forward", True), ("backward", True), ("hook", True)] * 2
@@ -308,7 +310,7 @@ def test_other_errors_carry_no_advice() -> None:
 def test_a_cuda_extension_is_named_with_what_to_do() -> None:
     from torch.utils import cpp_extension
 
-    with pytest.raises(Exception) as caught, flroute.enable(alias=("cuda",)):  # noqa: PT011 -- of ninja's or CUDA_HOME's
+    with pytest.raises((OSError, RuntimeError)) as caught, flroute.enable(alias=("cuda",)):
         cpp_extension.load(name="kernels", sources=["nowhere/kernels.cu"])
     assert any(
         "CUDA extension" in note and "flroute.vendor.kernel" in note for note in caught.value.__notes__

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import flroute
+from flroute.cuda_alias.page import to_markdown
 from flroute.device import torch_fl
 
 FIRST = torch.device("cuda", 0)
@@ -26,7 +28,8 @@ def names(session: flroute.Session) -> set[str]:
 
 
 def test_torch_cuda_is_the_devices_module(session: flroute.Session) -> None:
-    assert torch.cuda.is_available() and torch.cuda.is_initialized()
+    assert torch.cuda.is_available()
+    assert torch.cuda.is_initialized()
     assert torch.cuda.device_count() == 2
     assert torch.cuda.get_device_name("cuda:1") == torch_fl.get_device_name(1)
     assert torch.cuda.get_device_properties(0).total_memory > 0
@@ -61,7 +64,8 @@ def test_every_name_of_torch_fl_answers_as_torch_cudas(session: flroute.Session)
 
 def test_streams_and_events(session: flroute.Session) -> None:
     side, done = torch.cuda.Stream(device=1), torch.cuda.Event(enable_timing=True)
-    assert isinstance(side, torch.cuda.Stream) and isinstance(side, torch.Stream)
+    assert isinstance(side, torch.cuda.Stream)
+    assert isinstance(side, torch.Stream)
     assert isinstance(torch.cuda.current_stream(), torch.cuda.Stream)
     assert not isinstance(done, torch.cuda.Stream)
     start = torch.cuda.Event(enable_timing=True)
@@ -96,7 +100,8 @@ def test_autocast_by_every_name(session: flroute.Session, entry: str) -> None:
     }[entry]
     assert not torch.is_autocast_enabled()
     with make():
-        assert torch.is_autocast_enabled() and torch.is_autocast_enabled("cuda")
+        assert torch.is_autocast_enabled()
+        assert torch.is_autocast_enabled("cuda")
         assert (
             (x @ x).dtype
             is torch.get_autocast_gpu_dtype()
@@ -127,13 +132,13 @@ def test_a_function_with_custom_casts(session: flroute.Session) -> None:
     class Product(torch.autograd.Function):
         @staticmethod
         @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float32)
-        def forward(ctx, x):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN205
+        def forward(ctx, x):  # type: ignore[no-untyped-def]
             assert not torch.is_autocast_enabled("cuda")
             return x @ x
 
         @staticmethod
         @torch.amp.custom_bwd(device_type="cuda")
-        def backward(ctx, gradient):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN205
+        def backward(ctx, gradient):  # type: ignore[no-untyped-def]
             return gradient
 
     x = torch.ones(2, 2, device="cuda", requires_grad=True)
@@ -237,7 +242,8 @@ def test_nccl_is_the_backend_of_the_device(session: flroute.Session) -> None:
         distributed.broadcast(x, 0, group=group)
         model = nn.parallel.DistributedDataParallel(nn.Linear(2, 2).cuda(0), device_ids=[0], output_device=0)
         model(x).sum().backward()
-        assert model.module.weight.grad is not None and model.module.weight.grad.is_cuda
+        assert model.module.weight.grad is not None
+        assert model.module.weight.grad.is_cuda
     finally:
         distributed.destroy_process_group()
     assert "torch.distributed.init_process_group" in names(session)
@@ -268,3 +274,21 @@ def test_threads_of_pools_hear_of_cuda(session: flroute.Session) -> None:
         assert list(pool.map(work, range(4))) == expected
     with ThreadPool(2) as workers:
         assert workers.map(work, range(4)) == expected
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "run.md").read_text(encoding="utf-8")
+    if f"Of PyTorch {'.'.join(torch.__version__.split('.')[:2])}:" in page:
+        assert page == to_markdown(), "make it anew: python -m flroute.cuda_alias.page > docs/run.md"
+
+
+def test_errors_of_cudas_may_be_caught_by_name(session: flroute.Session) -> None:
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        torch.empty(2**46, device="cuda")
+    assert issubclass(torch.cuda.CudaError, Exception)
+    try:
+        raise ZeroDivisionError
+    except torch.cuda.CudaError:
+        raise AssertionError from None
+    except ZeroDivisionError:
+        pass

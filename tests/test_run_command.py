@@ -25,26 +25,17 @@ def write(folder: Path, text: str, name: str = "script.py") -> str:
     return str(path)
 
 
+def touched() -> tuple[object, ...]:
+    """What of this process the command changes while a script runs."""
+    ours = {name: value for name, value in os.environ.items() if name.startswith("FLROUTE_")}
+    return sys.argv, sys.path[:], sys.modules["__main__"], ours, sys.excepthook, threading.active_count()
+
+
 def run(*arguments: str) -> Result:
     """In this process: what the command changes must be gone afterwards."""
-    before = (
-        sys.argv,
-        sys.path[:],
-        sys.modules["__main__"],
-        dict(os.environ),
-        sys.excepthook,
-        threading.active_count(),
-    )
+    before = touched()
     result = CliRunner().invoke(app, ["run", *arguments])
-    after = (
-        sys.argv,
-        sys.path,
-        sys.modules["__main__"],
-        dict(os.environ),
-        sys.excepthook,
-        threading.active_count(),
-    )
-    assert after == before
+    assert touched() == before
     assert not torch.cuda.is_available()
     return result
 
@@ -125,7 +116,9 @@ def test_a_scripts_error_shows_its_own_traceback(tmp_path: Path) -> None:
     assert trace.rstrip().endswith("ValueError: bad batch")
     assert "The above exception was the direct cause" in trace
     frames = [line.split('"')[1] for line in trace.splitlines() if line.startswith('  File "')]
-    assert {frame for frame in frames if "site-packages" not in frame} == {script}  # and PyTorch's, which raised it
+    assert {frame for frame in frames if "site-packages" not in frame} == {
+        script
+    }  # and PyTorch's, which raised it
     assert "runpy" not in trace
     assert "/flroute/" not in trace
 
@@ -250,7 +243,7 @@ def test_torchrun_starts_it(tmp_path: Path) -> None:
         dist.init_process_group("nccl")
         x = torch.full((2,), float(rank), device="cuda")
         dist.all_reduce(x)
-        print("rank", dist.get_rank(), x.device, x.tolist(), flush=True)
+        os.write(1, f"rank {dist.get_rank()} {x.device} {x.tolist()}\\n".encode())
         dist.destroy_process_group()
         """)  # fmt: skip
     report = tmp_path / "run.json"

@@ -35,8 +35,9 @@ from flroute.errors import (
     VendorError,
 )
 from flroute.model_check import check
+from flroute.process_session import open_if_asked
 from flroute.safetensors_files import load_file
-from flroute.session import Session, enable, open_for_process
+from flroute.session import Session, enable
 from flroute.vocabulary import Decision, FallbackPolicy, Precision, Reason, Redirected, Rejection, Route
 
 __version__ = "0.1.0"
@@ -97,4 +98,4 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
 
 
 activate_if_alone()
-open_for_process()
+open_if_asked()

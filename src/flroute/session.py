@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import threading
-import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ContextDecorator, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, replace
@@ -390,18 +388,6 @@ def enable(device: str | torch.device | None = None, **settings: Any) -> Session
     if "alias" in origins:  # scripts for cuda say where a tensor goes, and keep others on the host
         origins.setdefault("default_device", Origin(False, "alias"))
     return Session(Settings(**{name: origin.value for name, origin in origins.items()}))
-
-
-def open_for_process() -> None:
-    """With ``FLROUTE_SESSION=1`` open a session that ends with the process; a warning says why there is none."""
-    try:
-        if not load_settings().session:
-            return
-        session = enable().start()
-    except FlrouteError as error:  # importing PyTorch does not fail for it
-        warnings.warn(f"FLROUTE_SESSION=1 opened no session: {error}", RuntimeWarning, stacklevel=2)
-        return
-    atexit.register(session.close)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -15,15 +15,13 @@ from flroute.commands import script
 from flroute.commands.terminal import errors_in_words, fail
 
 if TYPE_CHECKING:
-    from click import Context
-
     from flroute.session import Session
 
 
 class RunCommand(TyperCommand):
     """What follows a script, or ``-m module``, is the script's, as for ``python``."""
 
-    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """End our own options after ``-m module``, where click would go on."""
         takes_value = {
             name for option in self.params if not getattr(option, "is_flag", True) for name in option.opts
@@ -73,8 +71,13 @@ def run(
 
         wanted = script.Module(module) if module is not None else script.File(arguments.pop(0))
         wanted.check()
-        chosen = {"device": device, "fallback": "error" if strict else None, "hide_cuda": hide_cuda or None}
-        session = flroute.enable(alias=("cuda",), trace=trace, **chosen)
+        session = flroute.enable(
+            device,
+            alias=("cuda",),
+            fallback="error" if strict else None,
+            hide_cuda=hide_cuda or None,
+            trace=trace,
+        )
         session.start()
     with _for_children(session):
         try:

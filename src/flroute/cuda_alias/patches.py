@@ -21,12 +21,14 @@ class Patch:
         name: of the attribute.
         make: the replacement, from what is there; ``None`` where it stays, and what a script sets is undone at the end.
         meaning: in words, for the documentation.
+        refuses: whether it is there to say why it is not.
     """
 
     owner: str
     name: str
     make: Callable[[Any], Any] | None
     meaning: str = ""
+    refuses: bool = False
 
 
 class PatchSet:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from flroute.cuda_alias import answers
+from flroute.cuda_alias import answers, process_groups
 from flroute.cuda_alias.alias import current
 from flroute.cuda_alias.patches import Patch
 from flroute.cuda_alias.replacements import (
@@ -90,7 +90,7 @@ def _of_torch_cuda() -> Iterator[Patch]:
         for name in sorted(_names(sys.modules.get(owner))):
             why = why_absent(f"{part}.{name}")
             if why is not None and callable(getattr(sys.modules[owner], name)):
-                yield Patch(owner, name, refused(f"{owner}.{name}", why), why)
+                yield Patch(owner, name, refused(f"{owner}.{name}", why), why, refuses=True)
     for owner, names in _ACCEPTED.items():
         for name in names:
             yield Patch(owner, name, accepted(f"{owner}.{name}", _NO_EFFECT), f"accepted: {_NO_EFFECT}")
@@ -108,8 +108,8 @@ def _of_name(owner: str, name: str) -> Iterator[Patch]:
         theirs = getattr(torch_fl, name)
         if callable(theirs):
             yield Patch(owner, name, mirrored(said, theirs), f"`torch.fl.{name}`")
-    elif (why := why_absent(name)) is not None and callable(getattr(torch.cuda, name)):
-        yield Patch(owner, name, refused(said, why), why)
+    elif (why := why_absent(name)) is not None and _is_called(getattr(torch.cuda, name)):
+        yield Patch(owner, name, refused(said, why), why, refuses=True)
 
 
 def _of_devices() -> Iterator[Patch]:
@@ -158,12 +158,17 @@ def _of_collectives() -> Iterator[Patch]:
         return
     for owner in ("torch.distributed", "torch.distributed.distributed_c10d"):
         for name, make, meaning in (
-            ("init_process_group", answers.process_group, "`nccl` is the backend `flroute`"),
-            ("new_group", answers.process_group, "`nccl` is the backend `flroute`"),
-            ("get_backend", answers.backend, "says `nccl`"),
+            ("init_process_group", process_groups.process_group, "`nccl` is the backend `flroute`"),
+            ("new_group", process_groups.process_group, "`nccl` is the backend `flroute`"),
+            ("get_backend", process_groups.backend, "says `nccl`"),
             ("is_nccl_available", answered("torch.distributed.is_nccl_available", lambda: True), "true"),
         ):
             yield Patch(owner, name, make, meaning)
+
+
+def _is_called(value: Any) -> bool:
+    """An error may be caught by its name, which says nothing."""
+    return callable(value) and not (isinstance(value, type) and issubclass(value, BaseException))
 
 
 def _named(owner: str, name: str) -> str:

@@ -18,7 +18,7 @@ function_stack_length = torch._C._len_torch_function_stack
 class LeftInAnyOrder(TorchFunctionMode):
     """A function mode that goes on top of the modes there are, and may be left before those on top of it."""
 
-    def __enter__(self) -> None:  # type: ignore[override]
+    def __enter__(self) -> None:
         torch._C._push_on_torch_function_stack(self)
 
     def __exit__(self, *exc: object) -> None:
