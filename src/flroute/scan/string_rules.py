@@ -8,11 +8,12 @@ import libcst as cst
 
 from flroute.scan.cuda_names import PROFILER_COLUMNS, is_environment
 from flroute.scan.findings import Kind, Need
-from flroute.scan.look import Hit, Look, in_a_test, parenthesized
+from flroute.scan.look import Hit, Look, in_a_test, parenthesized, source_of
 from flroute.scan.places import Place, names_a_device, place_of, string_value
 
 _CUDA = re.compile(r"cuda(:.*)?", re.DOTALL)
 _SURE = re.compile(r"cuda:(\d+|%d|%s|\{\w*\})?")
+_OTHERS = re.compile(r"""["'](mps|xpu|npu|hpu|mlu|musa|xla|mtia)\b""")
 _TYPE = re.compile(r"torch\.cuda\.(sparse\.)?\w+Tensor")
 
 _KINDS = {
@@ -71,6 +72,8 @@ def comparison(node: cst.Comparison, updated: cst.Comparison, look: Look) -> Hit
     for text, other in ((target.comparator, node.left), (node.left, target.comparator)):
         if string_value(text) != "cuda" or not names_a_device(other):
             continue
+        if _other_devices_around(look):
+            return None
         turned = _opposite(target.operator)
         if turned is None or (isinstance(target.operator, cst.In | cst.NotIn) and text is target.comparator):
             return None
@@ -87,6 +90,18 @@ def comparison(node: cst.Comparison, updated: cst.Comparison, look: Look) -> Hit
             Kind.DEVICE_CHECK, instead=updated.with_changes(left=left, comparisons=[new_target]), at=text
         )
     return None
+
+
+def _other_devices_around(look: Look) -> bool:
+    """Whether a chain of `elif` goes on to ask about other accelerators, who would never be asked if all of them came first."""
+    chain = [node for node in look.above if isinstance(node, cst.If)]
+    tests: list[str] = []
+    for node in chain:
+        link: cst.CSTNode | None = node
+        while isinstance(link, cst.If):
+            tests.append(source_of(link.test))
+            link = link.orelse
+    return _OTHERS.search(" ".join(tests)) is not None
 
 
 def starts_with(node: cst.Call, updated: cst.Call, look: Look) -> Hit | None:
