@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import libcst as cst
 
@@ -133,24 +135,21 @@ def conditional(node: cst.IfExp, updated: cst.IfExp, look: Look) -> cst.CSTNode 
     return None
 
 
-def _opposite(operator: cst.BaseCompOp) -> cst.BaseCompOp | None:
-    if isinstance(operator, cst.Equal):
-        return cst.NotEqual(
-            whitespace_before=operator.whitespace_before, whitespace_after=operator.whitespace_after
-        )
-    if isinstance(operator, cst.NotEqual):
-        return cst.Equal(
-            whitespace_before=operator.whitespace_before, whitespace_after=operator.whitespace_after
-        )
-    if isinstance(operator, cst.In):
-        return cst.NotIn(
-            whitespace_before=operator.whitespace_before, whitespace_after=operator.whitespace_after
-        )
-    if isinstance(operator, cst.NotIn):
-        return cst.In(
-            whitespace_before=operator.whitespace_before, whitespace_after=operator.whitespace_after
-        )
-    return None
+_OPPOSITES: dict[type[cst.BaseCompOp], Callable[[], cst.BaseCompOp]] = {
+    cst.Equal: cst.NotEqual,
+    cst.NotEqual: cst.Equal,
+    cst.In: cst.NotIn,
+    cst.NotIn: cst.In,
+}
+
+
+def _opposite(operator: Any) -> cst.BaseCompOp | None:
+    made = _OPPOSITES.get(type(operator))
+    if made is None:
+        return None
+    return made().with_changes(
+        whitespace_before=operator.whitespace_before, whitespace_after=operator.whitespace_after
+    )
 
 
 def _device_string(node: cst.SimpleString, text: str, look: Look) -> Hit | None:
