@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -41,6 +42,12 @@ class Judgement:
     loose: str = ""
 
 
+class _Draws(Enum):
+    NONE = "draws nothing"
+    HOSTS = "draws the host's numbers"
+    OWN = "draws numbers of its own"
+
+
 class JudgedCall:
     """One call, whose arguments are copied before it is made and which the host repeats afterwards.
 
@@ -55,6 +62,8 @@ class JudgedCall:
         self._facts, self._args, self._kwargs, self._vendor = facts, args, kwargs, vendor
         self._copies = {id(tensor): on_host(tensor) for tensor in tensors_in(args, kwargs)}
         self._stream = torch.get_rng_state() if facts.is_seeded else None
+        self._draws = _Draws.NONE
+        self._left = torch.get_rng_state()  # of the host's stream, after the call was repeated
 
     def judge(self, result: Any) -> Judgement:
         """The local error of ``result`` and of what the call has written.
@@ -64,6 +73,7 @@ class JudgedCall:
         """
         if any(copy is None for copy in self._copies.values()):
             return Judgement(None, "has sparse, quantized or wrapped tensors")
+        self._draws = self._how_it_draws()
         found = [on_host(t) for t in self._outcome(result, self._args, self._kwargs)]
         values = [value for value in found if value is not None]
         if not values or len(values) != len(found):
@@ -83,6 +93,19 @@ class JudgedCall:
             return Judgement(self._worst(values, references) if values else None, loose=loose)
         return Judgement(None, why)
 
+    def _how_it_draws(self) -> _Draws:
+        """Whose random numbers the call has drawn: seen from what it and its repetition leave of the host's stream."""
+        if self._stream is None:
+            return _Draws.NONE
+        after = torch.get_rng_state()
+        try:
+            self._repeated(wide=False)
+        except Exception:  # noqa: BLE001 -- then nothing is known but that the device may have drawn
+            return _Draws.OWN
+        if torch.equal(self._left, self._stream) and torch.equal(after, self._stream):
+            return _Draws.NONE
+        return _Draws.HOSTS if torch.equal(self._left, after) else _Draws.OWN
+
     def _outcome(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """What a call has returned and written, numbers as tensors, each tensor once."""
         numbers = [result] if isinstance(result, bool | int | float | complex) else []
@@ -92,12 +115,8 @@ class JudgedCall:
 
     def _looseness(self, values: list[torch.Tensor], references: list[torch.Tensor]) -> str:
         """Why other results than the host's are as right; empty if they are not."""
-        if self._facts.is_seeded:
-            same = all(
-                torch.equal(torch.nan_to_num(v), torch.nan_to_num(r))
-                for v, r in zip(values, references, strict=True)
-            )
-            return "" if same else "draws other random numbers than the host; model.eval() turns dropout off"
+        if self._draws is _Draws.OWN:
+            return "draws other random numbers than the host; model.eval() turns dropout off"
         return (
             "puts equal elements in another order, which is as right"
             if self._reordered(values, references)
@@ -108,7 +127,7 @@ class JudgedCall:
         self, values: list[torch.Tensor], references: list[torch.Tensor]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Those results that are right or wrong all the same: elements if not their places, what a drawn mask leaves."""
-        if not self._facts.is_seeded:
+        if self._draws is not _Draws.OWN:
             return values[:1], references[:1]
         if self._facts.name != "aten::native_dropout":
             return [], []
@@ -140,7 +159,7 @@ class JudgedCall:
 
     def _computes_in_floats(self, values: list[torch.Tensor]) -> bool:
         """Whether float64 tells more than the dtype itself: not for casts, draws and truth values."""
-        if self._facts.is_seeded or self._facts.schema.name in ("aten::_to_copy", "aten::copy_"):
+        if self._draws is not _Draws.NONE or self._facts.schema.name in ("aten::_to_copy", "aten::copy_"):
             return False
         return any(value.is_floating_point() or value.is_complex() for value in values)
 
@@ -165,12 +184,14 @@ class JudgedCall:
         kwargs = {name: to_host(value) for name, value in self._kwargs.items()}
         with outside_dispatch_modes(), torch.no_grad(), without_host_autocast(), _stream_from(self._stream):
             result = self._on_host()(*args, **kwargs)
+            if self._stream is not None:
+                self._left = torch.get_rng_state()
         return self._outcome(result, args, kwargs)
 
     def _on_host(self) -> Callable[..., Any]:
         """The op; where flroute splits it for devices in its own way, that way: the host may have none."""
         parts = PARTS.get(self._facts.name)
-        return self._facts.op if parts is None or self._facts.is_seeded else parts
+        return self._facts.op if parts is None or self._draws is not _Draws.NONE else parts
 
     def _worst(self, values: list[torch.Tensor], references: list[torch.Tensor]) -> Local:
         inputs = [copy for copy in self._copies.values() if copy is not None]
@@ -191,7 +212,7 @@ class JudgedCall:
 
     def _hosts_own_error(self, reference: torch.Tensor, place: int) -> list[torch.Tensor]:
         """How far the host is off in the same dtype: sums that cancel have no better answer there."""
-        if self._facts.is_seeded:  # it would draw others
+        if self._draws is not _Draws.NONE:  # it would draw others
             return []
         try:
             same = self._repeated(wide=False)[place]
