@@ -19,13 +19,13 @@ from flroute.drift.ledger import Ledger, Place
 from flroute.drift.observed import Observed
 from flroute.drift.one_op import Saver
 from flroute.drift.reference import Reference
-from flroute.routing.schema import facts_of, tensors_in, written_tensors
+from flroute.routing.schema import bind, facts_of, tensors_in, written_tensors
 from flroute.torch_compat import is_overload
 
 
 class _Kind(Enum):
     PASSED = "nothing is computed"
-    DRAWN = "random: the reference takes what the device has drawn"
+    DRAWN = "may be random: then the reference takes what the device has drawn"
     JUDGED = "computed by the reference, too"
 
 
@@ -41,6 +41,12 @@ def _kind_of(op: Any) -> _Kind:
     if facts.is_metadata or name.startswith(_PASSED):
         return _Kind.PASSED
     return _Kind.DRAWN if facts.is_seeded and facts.name not in AFTER_A_DRAW else _Kind.JUDGED
+
+
+def _draws(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call of an op that may draw does: attention without dropout does not, nor what is not in training."""
+    given = {a.name: a.default_value for a in facts_of(op).arguments} | bind(facts_of(op), args, kwargs)
+    return given.get("dropout_p", 1.0) != 0 and given.get("training", True) is not False
 
 
 class Observer:
@@ -80,7 +86,7 @@ class Observer:
         ours = [t for t in tensors if t.device.type == DEVICE_TYPE]
         if not ours or not all(map(is_dense, tensors)):
             return op(*args, **kwargs)
-        if kind is _Kind.DRAWN:
+        if kind is _Kind.DRAWN and _draws(op, args, kwargs):
             return self._drawn(op, args, kwargs)
         return Observed(self, facts_of(op), args, kwargs, ours).run()
 
