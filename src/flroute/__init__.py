@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from flroute.activation import activate_if_alone
 from flroute.api import current_device, device, devices, vendors
+from flroute.drift.bisect import bisect
+from flroute.drift.bisection import Bisection
 from flroute.drift.compare import compare
 from flroute.drift.comparison import Comparison
 from flroute.drift.consistency import consistency
@@ -21,6 +23,7 @@ from flroute.drift.shadow import shadow
 from flroute.drift.shadow_tensor import ShadowTensor
 from flroute.errors import (
     AutocastError,
+    BisectError,
     CheckpointError,
     ComparisonError,
     CompatibilityError,
@@ -44,6 +47,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AutocastError",
+    "BisectError",
+    "Bisection",
     "CheckpointError",
     "Comparison",
     "ComparisonError",
@@ -66,6 +71,7 @@ __all__ = [
     "UnknownVendorError",
     "Unsupported",
     "VendorError",
+    "bisect",
     "check",
     "compare",
     "compare_saved",

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from flroute.commands import drift, health, inventory, recorded
 from flroute.commands.bench import bench
+from flroute.commands.bisect import bisect
 from flroute.commands.terminal import (
     JsonOption,
     errors_in_words,
@@ -47,6 +48,9 @@ for command in (
     bench,
 ):
     app.command()(command)
+app.command(context_settings={"allow_interspersed_args": False})(
+    bisect
+)  # what follows the command's name is its own
 
 
 @app.command()
