@@ -13,13 +13,18 @@ from typing import TYPE_CHECKING
 
 from flroute.activation import activate_if_alone
 from flroute.api import current_device, device, devices, vendors
+from flroute.drift.bisect import bisect
+from flroute.drift.bisection import Bisection
 from flroute.drift.compare import compare
 from flroute.drift.comparison import Comparison
+from flroute.drift.consistency import consistency
+from flroute.drift.saved_runs import compare_saved, record
 from flroute.drift.shadow import shadow
 from flroute.drift.shadow_tensor import ShadowTensor
 from flroute.errors import (
     AliasError,
     AutocastError,
+    BisectError,
     CheckpointError,
     ComparisonError,
     CompatibilityError,
@@ -45,6 +50,8 @@ __version__ = "0.1.0"
 __all__ = [
     "AliasError",
     "AutocastError",
+    "BisectError",
+    "Bisection",
     "CheckpointError",
     "Comparison",
     "ComparisonError",
@@ -68,13 +75,17 @@ __all__ = [
     "UnknownVendorError",
     "Unsupported",
     "VendorError",
+    "bisect",
     "check",
     "compare",
+    "compare_saved",
+    "consistency",
     "current_device",
     "device",
     "devices",
     "enable",
     "load_file",
+    "record",
     "shadow",
     "vendors",
 ]

@@ -17,6 +17,7 @@ from flroute.commands.bench import bench
 from flroute.commands.bridge import bridge
 from flroute.commands.run import CONTEXT, RunCommand, run
 from flroute.commands.scan import scan
+from flroute.commands.bisect import bisect
 from flroute.commands.terminal import (
     JsonOption,
     errors_in_words,
@@ -45,12 +46,17 @@ for command in (
     recorded.diff,
     recorded.replay,
     drift.compare,
+    drift.record,
+    drift.consistency,
     bench,
     bridge,
     scan,
 ):
     app.command()(command)
 app.command(cls=RunCommand, context_settings=CONTEXT)(run)
+app.command(context_settings={"allow_interspersed_args": False})(
+    bisect
+)  # what follows the command's name is its own
 
 
 @app.command()

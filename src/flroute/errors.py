@@ -71,6 +71,10 @@ class CollectiveError(FlrouteError):
     """A collective that did not finish, or that the ranks do not agree on; the message names op, number and ranks."""
 
 
+class BisectError(FlrouteError):
+    """``bisect`` cannot look for ops, and says why: the metric raised, is not the same twice, or is wrong on the host, too."""
+
+
 class FallbackError(FlrouteError):
     """Only the host could do the work, and the session's policy is ``fallback="error"``."""
 

@@ -23,7 +23,8 @@ class Rule:
     """One rule.
 
     Attributes:
-        op: an overload (``aten::add.Tensor``), an op (``aten::add``: all its overloads), or a glob (``aten::*_backward``).
+        op: an overload (``aten::add.Tensor``; ``aten::mean.default`` for the one without a name), an op (``aten::add``: all its
+            overloads), or a glob (``aten::*_backward``).
         order: candidates in the order to try them: a vendor, an implementation, a kernel, or ``host``; others are rejected.
         dtype: holds only for calls that read a tensor of one of these dtypes.
         min_numel: holds only for calls whose largest tensor has so many elements or more.
@@ -92,8 +93,10 @@ def names_op(pattern: str, op: str) -> bool:
     Example:
         >>> names_op("aten::add", "aten::add.Tensor"), names_op("aten::*_backward", "aten::silu_backward")
         (True, True)
+        >>> names_op("aten::mean", "aten::mean.dim"), names_op("aten::mean.default", "aten::mean.dim")
+        (True, False)
     """
-    return pattern in (op, op.partition(".")[0]) or fnmatchcase(op, pattern)
+    return pattern in (op, op.partition(".")[0], f"{op}.default") or fnmatchcase(op, pattern)
 
 
 def names_kernel(word: str, names: Iterable[str]) -> bool:

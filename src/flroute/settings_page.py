@@ -27,7 +27,7 @@ order = {"aten::mm" = ["triton", "numpy", "host"], "aten::_foreach_*" = ["numpy"
 deny = ["acme/experimental:*"]
 
 [[rules]]                      # the first rule that holds for a call decides; plain orders come after all rules
-op = "aten::*_backward"        # an overload (aten::add.Tensor), an op (aten::add: all its overloads), or a glob
+op = "aten::*_backward"        # an overload (aten::add.Tensor, aten::mean.default), an op (aten::add: all of it), or a glob
 order = ["numpy", "host"]      # vendors, implementations, kernels, or globs; `host` is PyTorch's own; others are rejected
 dtype = ["bfloat16"]           # a tensor that is read has one of these
 min_numel = 4096               # elements of the largest tensor that is read; max_numel likewise

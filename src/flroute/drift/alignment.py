@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+from flroute.drift.measures import difference
 from flroute.drift.run import OpCall, Run, place_in_words
 from flroute.drift.watcher import is_quiet
 from flroute.vocabulary import Phase
@@ -153,18 +154,35 @@ def _sorted_out(
 
 
 def _loose(a: Run, b: Run, partners: dict[int, int]) -> tuple[int, str] | None:
-    for at, call in enumerate(a.ops):
-        partner = b.ops[partners[at]] if at in partners else None
-        if partner is None or _same_results(call, partner):
-            continue
-        if call.seeded:
-            return at, (
-                f"the random numbers cannot be aligned: {call.op} in {call.place} drew others on {a.origin.place} than on "
-                f"{b.origin.place}; model.eval() turns dropout off"
-            )
-        if call.reordered or partner.reordered:
-            return at, f"{call.op} in {call.place} puts equal elements in another order, which is as right"
-    return None
+    """The first call after which numbers cannot be compared one by one, and why."""
+    theirs = {j: i for i, j in partners.items()}
+    found = [(i, _said(call, call.loose)) for i, call in enumerate(a.ops) if call.loose]
+    found += [(theirs.get(j, 0), _said(call, call.loose)) for j, call in enumerate(b.ops) if call.loose]
+    found += [
+        (i, _said(a.ops[i], f"draws other random numbers on {a.origin.place} than on {b.origin.place}"))
+        for i, j in partners.items()
+        if a.ops[i].seeded and not _alike(a.ops[i], b.ops[j])
+    ]
+    told = [(i, why) for i, why in found if not _agree(a, b, partners, i)]
+    return min(told, default=None)
+
+
+def _alike(a: OpCall, b: OpCall) -> bool:
+    """Whether results differ by no more than what rounding makes of the same draws."""
+    pairs = [(x.values, y.values) for x, y in zip(a.results, b.results, strict=False) if x.shape == y.shape]
+    found = [difference(x, y) for x, y in pairs if x.shape == y.shape]
+    return len(found) == len(a.results) and all(d.max_abs <= _ROUNDED * d.scale for d in found)
+
+
+_ROUNDED = 0.05
+
+
+def _agree(a: Run, b: Run, partners: dict[int, int], at: int) -> bool:
+    return at in partners and _same_results(a.ops[at], b.ops[partners[at]])
+
+
+def _said(call: OpCall, why: str) -> str:
+    return f"{call.op} in {call.place} {why}"
 
 
 def _read_otherwise(a: OpCall, b: OpCall) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -14,8 +16,9 @@ from flroute.drift.comparison import Comparison, Divergence, LayerShare, OpDiffe
 from flroute.drift.kept import Kept
 from flroute.drift.measures import Difference, difference
 from flroute.drift.observe import Subject, observe
-from flroute.drift.run import OpCall, Run, key
+from flroute.drift.run import Local, OpCall, Run, key
 from flroute.drift.sides import HOST, HOST_FLOAT64
+from flroute.drift.tolerances import Tolerance
 from flroute.errors import ComparisonError
 from flroute.report import counted
 
@@ -28,6 +31,10 @@ _ROUNDINGS_UNKNOWN = 64.0
 _SHOWN_VARIANTS = 3
 
 
+Tolerances = Mapping[str, tuple[float, float]]
+"""For a pattern of names: relative to the element, and relative to the largest element."""
+
+
 def compare(
     model: torch.nn.Module,
     inputs: Any,
@@ -38,6 +45,7 @@ def compare(
     loss: Callable[[Any], torch.Tensor] | None = None,
     backward: bool = True,
     seed: int = 0,
+    tolerances: Tolerances | None = None,
     **settings: Any,
 ) -> Comparison:
     """Run a model on two devices and say where the numbers part, layer by layer and op by op.
@@ -52,6 +60,8 @@ def compare(
             is given a fixed one, as if the loss were the sum of cos(i) times the i-th element of each.
         backward: whether to compare gradients, too.
         seed: of the random numbers that the model draws, on both devices.
+        tolerances: others than flroute's: for patterns of ops (``"aten::mm"``), and of tensors (``"output"``, ``"gradient*"``,
+            ``"buffer"``), how far they may be off relative to the element, and relative to the largest element.
         settings: of the sessions it runs in, as for ``enable``.
 
     Raises:
@@ -69,7 +79,7 @@ def compare(
     run_a = observe(subject, a)
     if run_a.raised is not None and run_b.raised is not None:
         raise run_b.raised
-    return compare_runs(run_a, with_noise(run_b, subject))
+    return compare_runs(run_a, with_noise(run_b, subject), tolerances=tolerances)
 
 
 def with_noise(run: Run, subject: Subject) -> Run:
@@ -101,20 +111,22 @@ def _unfit_as_judge(host: Run, exact: Run) -> str:
     return ""
 
 
-def compare_runs(a: Run, b: Run) -> Comparison:
+def compare_runs(a: Run, b: Run, *, tolerances: Tolerances | None = None) -> Comparison:
     """What two runs of one model have in common, and where they part.
 
     Args:
         a: a run.
         b: what it is compared with.
+        tolerances: as for ``compare``.
 
     Raises:
         ComparisonError: they are not of the same model, parameters, inputs and seed.
     """
     refuse_unlike(a, b)
     ways = align(a, b)
-    ops = tuple(_op_differences(a, b, ways))
-    tensors = tuple(_tensor_differences(a, b, ways))
+    asked = tolerances or {}
+    ops = tuple(_as_asked(op, asked) for op in _op_differences(a, b, ways))
+    tensors = tuple(_tensor_differences(a, b, ways, asked))
     return Comparison(
         a.origin, b.origin, ops, tensors, _shares(a, ops), tuple(ways.detours), _failure(a, b), _remarks(a, b, ways, ops, tensors)
     )  # fmt: skip
@@ -126,12 +138,12 @@ def refuse_unlike(a: Run, b: Run) -> None:
     Raises:
         ComparisonError: says what differs.
     """
-    for what in ("model", "modules", "parameters", "inputs", "seed", "training", "backward"):
+    for what in ("model", "modules", "parameters", "checkpoint", "inputs", "seed", "training", "backward"):
         of_a, of_b = getattr(a.origin, what), getattr(b.origin, what)
         if of_a != of_b:
             raise ComparisonError(
                 f"the runs cannot be compared: they differ in {_what_differs(what, of_a, of_b)}. Record both from the same "
-                f"function, checkpoint and seed"
+                f"function and seed; where two machines draw other numbers, load checkpoint and inputs from a file"
             )
 
 
@@ -169,7 +181,7 @@ def _accumulated(call: OpCall, partner: OpCall) -> Difference | None:
     return max(found, key=lambda d: (d.mismatched_nonfinite, d.max_abs), default=None)
 
 
-def _tensor_differences(a: Run, b: Run, ways: Alignment) -> Iterator[TensorDifference]:
+def _tensor_differences(a: Run, b: Run, ways: Alignment, asked: Tolerances) -> Iterator[TensorDifference]:
     theirs = dict(b.tensors())
     noise = {**a.noise, **b.noise}
     kinds = {layer.module: layer.kind for layer in a.layers}
@@ -181,7 +193,11 @@ def _tensor_differences(a: Run, b: Run, ways: Alignment) -> Iterator[TensorDiffe
         what, module, turn, _ = name.split("|")
         kind = kinds.get(module, "") if what in ("output", "gradient") else ""
         found = _difference_of(value, other)
-        far = _excess(found, value, noise.get(name)) if firm is None or name in firm else 0.0
+        allowed = _asked_for(what, asked)
+        if firm is not None and name not in firm:
+            far = 0.0
+        else:
+            far = _times(found, allowed) if allowed else _excess(found, value, noise.get(name))
         yield TensorDifference(what, module, kind, int(turn), found, far, noise.get(name), value.is_whole)
 
 
@@ -199,6 +215,28 @@ def _difference_of(value: Kept, other: Kept) -> Difference:
     if value.shape != other.shape or value.values.shape != other.values.shape:
         return Difference(mismatched_nonfinite=value.values.numel(), numel=value.values.numel())
     return difference(value.values, other.values)
+
+
+def _asked_for(name: str, asked: Tolerances) -> Tolerance | None:
+    pair = next((pair for pattern, pair in asked.items() if fnmatchcase(name, pattern)), None)
+    return None if pair is None else Tolerance(*pair, source="argument")
+
+
+def _as_asked(op: OpDifference, asked: Tolerances) -> OpDifference:
+    """With the tolerance that the user gave for this op, if any."""
+    allowed = _asked_for(op.op, asked)
+    if allowed is None or op.local is None:
+        return op
+    found = op.local.difference
+    in_words = f"rtol {allowed.rtol:.1e}, atol {allowed.atol:.1e}"
+    return replace(op, local=Local(found, _times(found, allowed), in_words, allowed.source))
+
+
+def _times(found: Difference, allowed: Tolerance) -> float:
+    if found.mismatched_nonfinite:
+        return math.inf
+    most = (allowed.rtol + allowed.atol) * found.scale
+    return found.max_abs / most if most else (math.inf if found.max_abs else 0.0)
 
 
 def _excess(found: Difference, value: Kept, noise: float | None) -> float:
@@ -243,7 +281,9 @@ def _remarks(
 ) -> tuple[str, ...]:
     remarks = [*dict.fromkeys([*a.remarks, *b.remarks])]
     if ways.loose is not None:
-        remarks.append(f"{ways.loose[1]}. What comes after it is judged op by op, layers are not")
+        remarks.append(
+            f"the runs cannot be aligned: {ways.loose[1]}. What comes after it is judged op by op, layers are not"
+        )
     remarks += _variants_in_words(ways.variants, a.origin.place, b.origin.place)
     unjudged = {op.op: op.unjudged for op in ops if op.local is None and op.unjudged}
     remarks += [f"{op} is not judged by itself: {why}" for op, why in unjudged.items()]

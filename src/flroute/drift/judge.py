@@ -9,7 +9,9 @@ import torch
 
 from flroute.drift.host_values import map_values, tensors_of
 from flroute.drift.sizes import reduction_size
-from flroute.drift.tolerances import OpClass, Reading, Tolerance, class_of, reading, tolerance_for
+from flroute.drift.tolerances import Reading, Tolerance, class_of, reading, tolerance_for
+from flroute.registry import load
+from flroute.routing.schema import OpFacts
 
 _PROBES = 2
 _ALLOWED_PROBES = 4.0
@@ -37,8 +39,8 @@ class Judge:
 
     def judge(
         self,
-        op: str,
-        vendor: str | None,
+        facts: OpFacts,
+        vendor: str,
         value: torch.Tensor,
         exact: torch.Tensor,
         inputs: Sequence[torch.Tensor],
@@ -47,35 +49,26 @@ class Judge:
         """The worst element of ``value``, whose exact values are ``exact``.
 
         Args:
-            op: that made it.
-            vendor: whose kernel did.
+            facts: of the op that made it.
+            vendor: on whose device.
             value: on the host, in the device's dtype.
             exact: the same, by the reference.
             inputs: of the op.
             moved: how far each element of the exact result moves if the inputs are off by a rounding; asked only where the
                 result is beyond the tolerance.
         """
-        kind = class_of(op)
+        kind = class_of(facts.name)
         size = reduction_size(kind, inputs, [exact])
-        allowed = self._tolerance(op, vendor, value, kind, size, inputs)
+        split = facts.is_composite or facts.name in load().decompositions.get(vendor, {})
+        allowed = tolerance_for(facts.name, value.dtype, size, vendor, split=split)
+        if self._roundings != 1:
+            allowed = allowed.times(self._roundings)
         found = reading(value, exact, allowed)
         if found.excess > 1 and value.is_floating_point() and found.excess != float("inf"):
             noise = max((float(m.abs().max()) for m in moved() if m.numel()), default=0.0)
             if noise > 0:
                 found = reading(value, exact, allowed, noise=_ALLOWED_PROBES * kind.growth_of(size) * noise)
         return Verdict(found, allowed)
-
-    def _tolerance(
-        self,
-        op: str,
-        vendor: str | None,
-        value: torch.Tensor,
-        kind: OpClass,
-        size: int,
-        inputs: Sequence[torch.Tensor],
-    ) -> Tolerance:
-        allowed = tolerance_for(op, value.dtype, size, vendor)
-        return allowed if self._roundings == 1 else allowed.times(self._roundings)
 
 
 def moved_results(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 
@@ -11,6 +11,8 @@ from flroute.torch_compat import outside_dispatch_modes
 
 KEPT_WHOLE = 1 << 16
 """Elements of the largest tensor that is kept whole."""
+KEPT_WHOLE_OF_OP = 1 << 12
+"""Likewise of the results of single ops, which are many."""
 SAMPLED = 1 << 12
 """Elements that are kept of a larger one."""
 
@@ -61,13 +63,18 @@ class Kept:
         )
 
 
-def keep(tensor: torch.Tensor) -> Kept | None:
-    """What is kept of a tensor on any device; ``None`` of one without plain elements (sparse, quantized)."""
+def keep(tensor: torch.Tensor, whole: int = KEPT_WHOLE) -> Kept | None:
+    """What is kept of a tensor on any device; ``None`` of one without plain elements (sparse, quantized).
+
+    Args:
+        tensor: on any device.
+        whole: of up to so many elements each is kept.
+    """
     host = on_host(tensor)
     if host is None:
         return None
     dtype, flat = str(tensor.dtype).removeprefix("torch."), host.reshape(-1)
-    if flat.numel() <= KEPT_WHOLE:
+    if flat.numel() <= whole:
         return Kept(dtype, tuple(tensor.shape), flat)
     return Kept(dtype, tuple(tensor.shape), flat[sampled_places(flat.numel())], _statistics(flat))
 
@@ -101,8 +108,3 @@ def _statistics(flat: torch.Tensor) -> Statistics:
         float(finite.max()),
         wide.numel() - finite.numel(),
     )
-
-
-def statistics_as_dict(kept: Kept) -> dict[str, float] | None:
-    """For a file."""
-    return None if kept.statistics is None else asdict(kept.statistics)

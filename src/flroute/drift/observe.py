@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import traceback
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -52,7 +55,14 @@ class Subject:
         return (self.inputs if isinstance(self.inputs, tuple) else (self.inputs,)), dict(self.kwargs)
 
 
-def observe(subject: Subject, place: str | Place, *, ops: bool = True, judged: bool | None = None) -> Run:
+def observe(
+    subject: Subject,
+    place: str | Place,
+    *,
+    ops: bool = True,
+    judged: bool | None = None,
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> Run:
     """Run a model once and keep what is to be compared.
 
     Args:
@@ -60,6 +70,7 @@ def observe(subject: Subject, place: str | Place, *, ops: bool = True, judged: b
         place: where.
         ops: whether to see each op; else only modules, and what the run ends with.
         judged: whether the host repeats each op in float64; if absent, on devices.
+        around: the context in which the model is called.
     """
     activation.activate()
     where = place_named(place) if isinstance(place, str) else place
@@ -67,11 +78,13 @@ def observe(subject: Subject, place: str | Place, *, ops: bool = True, judged: b
     model = where.model(subject.model)
     args, kwargs = where.inputs(subject.call())
     judge_it = where.device is not None if judged is None else judged
-    with seeded(subject.seed, where.torch_device), where.running(subject.settings) as settings, marked():
+    with seeded(subject.seed), where.running(subject.settings) as settings, marked():
         watcher = Watcher(model, run, where.device, settings, ops=ops, judged=judge_it)
         try:
-            _pass(subject, where, model, args, kwargs, watcher, run)
-        except Exception as error:  # noqa: BLE001 -- the model's own error is a result: it may be raised on one side only
+            _pass(subject, where, model, args, kwargs, watcher, run, around)
+        except Exception as error:  # the model's own error is a result: it may be raised on one side only
+            if _is_ours(error):
+                raise
             run.error = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
             run.raised, run.raised_in = error, (watcher.last_module, watcher.phase)
     _keep_ends(run, model, (args, kwargs))
@@ -82,6 +95,12 @@ def observe(subject: Subject, place: str | Place, *, ops: bool = True, judged: b
     return run
 
 
+def _is_ours(error: BaseException) -> bool:
+    """Whether it was raised by what watches the model, and not by the model."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return Path(frames[-1].filename).parent == Path(__file__).parent
+
+
 def _pass(
     subject: Subject,
     where: Place,
@@ -90,8 +109,9 @@ def _pass(
     kwargs: Any,
     watcher: Watcher,
     run: Run,
+    around: Callable[[], AbstractContextManager[Any]],
 ) -> None:
-    with watcher.watching(Phase.FORWARD):
+    with around(), watcher.watching(Phase.FORWARD):
         output = model(*args, **kwargs)
         roots = _roots(output if subject.loss is None else subject.loss(output))
     run.outputs = [(name, kept) for name, t in named_tensors(output) if (kept := keep(t)) is not None]
@@ -143,6 +163,7 @@ def _origin(subject: Subject, where: Place) -> Origin:
         model=type(model).__qualname__,
         modules={name: type(module).__name__ for name, module in model.named_modules()},
         parameters={name: _signature(t) for name, t in tensors},
+        checkpoint=_digest(*(t for _, t in tensors)),
         inputs={name: f"{_signature(t)} {_digest(t)}" for name, t in named_tensors(subject.call())},
         seed=subject.seed,
         training=model.training,
@@ -154,8 +175,10 @@ def _signature(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
-def _digest(tensor: torch.Tensor) -> str:
-    host = on_host(tensor)
-    if host is None:
-        return "?"
-    return hashlib.sha256(host.reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
+def _digest(*tensors: torch.Tensor) -> str:
+    found = hashlib.sha256()
+    for tensor in tensors:
+        host = on_host(tensor)
+        if host is not None:
+            found.update(host.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()[:16]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,9 +11,10 @@ import torch
 from flroute.device.table import DEVICE_TYPE, Device
 from flroute.device.tensors import upload
 from flroute.device_names import resolve_device
+from flroute.drift.formulas import computed_by
 from flroute.drift.host_values import map_values, seen_from_host, wide
 from flroute.errors import ShadowError
-from flroute.torch_compat import below_dispatch, find_op, outside_dispatch_modes
+from flroute.torch_compat import below_dispatch, outside_dispatch_modes
 
 _HOST = torch.device("cpu")
 
@@ -80,7 +80,7 @@ class HostReference(Reference):
         return wide(dtype) if self._precise else dtype
 
     def _run(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return _on_host(op.name(), op)(*args, **kwargs)
+        return computed_by(op)(*args, **kwargs)
 
 
 class DeviceReference(Reference):
@@ -138,17 +138,6 @@ def reference_of(name: str) -> Reference:
             f"'{DEVICE_TYPE}:1'"
         )
     return DeviceReference(resolve_device(name))
-
-
-_TWINS = {
-    "aten::convolution_overrideable": "aten::convolution",
-    "aten::convolution_backward_overrideable": "aten::convolution_backward",
-}
-"""Ops that only devices have, and the host's for the same."""
-
-
-def _on_host(name: str, op: Any) -> Callable[..., Any]:
-    return find_op(_TWINS[name]) if name in _TWINS else op  # type: ignore[return-value]
 
 
 def without_modes() -> Any:

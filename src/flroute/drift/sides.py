@@ -14,7 +14,7 @@ import torch
 
 from flroute import registry, session
 from flroute.device import rng
-from flroute.device.table import DEVICE_TYPE, Device
+from flroute.device.table import DEVICE_TYPE, Device, devices
 from flroute.device_names import resolve_device
 from flroute.drift.trees import mapped
 from flroute.errors import FlrouteError
@@ -102,12 +102,10 @@ def place_named(name: str | torch.device) -> Place:
 
 
 @contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Inside, PyTorch, numpy and Python draw the numbers of ``seed``; afterwards their generators are as they were."""
     python, of_numpy, of_torch = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    own = None
-    if device.type == DEVICE_TYPE and rng.has_own_state(device.index or 0):
-        own = rng.get_rng_state(device)
+    own = {i: rng.get_rng_state(f"{DEVICE_TYPE}:{i}") for i in range(len(devices())) if rng.has_own_state(i)}
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
@@ -117,5 +115,5 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
         random.setstate(python)
         np.random.set_state(of_numpy)
         torch.set_rng_state(of_torch)
-        if own is not None:
-            rng.set_rng_state(own, device)
+        for index, state in own.items():
+            rng.set_rng_state(state, f"{DEVICE_TYPE}:{index}")

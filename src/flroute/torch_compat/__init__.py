@@ -40,6 +40,7 @@ from flroute.torch_compat.collectives import (
     unboxed_group,
     with_prefix,
 )
+from flroute.torch_compat.compiling import aot_backend
 from flroute.torch_compat.device_slot import (
     PRIVATEUSE1,
     DeviceGuardPatch,
@@ -161,6 +162,7 @@ __all__ = [
     "accelerator_functions",
     "all_op_names",
     "answer_for_accelerator",
+    "aot_backend",
     "before_printing",
     "boxed_redispatch",
     "callback_work",
