@@ -58,7 +58,7 @@ class Project:
         """
         program, *arguments = shlex.split(line)
         command = [sys.executable, *(["-m", "flroute"] if program == "flroute" else []), *arguments]
-        done = subprocess.run(
+        done = subprocess.run(  # noqa: S603 -- the commands are this page's own
             command,
             cwd=self.folder,
             env=self.environment,
@@ -89,17 +89,20 @@ def block(text: str, line: str = "", language: str = "text") -> str:
     return f"```{language}\n{f'$ {line}' + chr(10) if line else ''}{text}\n```\n"
 
 
-def shortened(text: str, first: int, *, after: str) -> str:
-    """The first lines, and everything from the line on that begins with ``after``."""
+def shortened(text: str, first: int, *, after: str, until: str = "") -> str:
+    """The first lines, and those from the one that begins with ``after`` to the one that begins with ``until``."""
     lines = text.splitlines()
     rest = next(i for i, line in enumerate(lines) if line.startswith(after))
-    return "\n".join([*lines[:first], "...", *lines[rest:]])
+    last = next(i for i, line in enumerate(lines) if line.startswith(until)) if until else len(lines)
+    return "\n".join([*lines[:first], "...", *lines[rest : last + 1]])
 
 
 def wrapped(text: str) -> str:
     """Long sentences on lines of their own; tables are narrow enough as they are."""
     return "\n".join(
-        part for line in text.splitlines() for part in (textwrap.wrap(line, WIDTH) if len(line) > WIDTH else [line])
+        part
+        for line in text.splitlines()
+        for part in (textwrap.wrap(line, WIDTH) if len(line) > WIDTH else [line])
     )
 
 
@@ -128,7 +131,8 @@ def checked(project: Project) -> str:
         "## Check: what the model needs\n\n`example` in `model.py` gives a model and a batch. They are followed as shapes: a model "
         "of any size takes no memory, and nothing runs.\n\n"
         + block(shortened(project.shell(line), 7, after="fl:0: "), line)
-        + "\nThe vendor has a kernel for all that the model does, forward and backward. What else the training does, only a run can tell.\n"
+        + "\nThe vendor has a kernel for all that the model does, forward and backward. What else the training does, only a "
+        "run can tell.\n"
     )
 
 
@@ -143,8 +147,8 @@ def ran(project: Project) -> str:
     first, second = project.shell(strict), project.shell(resumed)
     project.trained = epochs(first)
     return (
-        "## Run: as it is, and strictly\n\nInside `flroute run`, cuda is the device; `--strict` makes an error of what only the host "
-        "could do.\n\n"
+        "## Run: as it is, and strictly\n\nInside `flroute run`, cuda is the device; `--strict` makes an error of what only the "
+        "host could do.\n\n"
         + block(stopped, strict)
         + "\nThe script's own traceback (PyTorch's frames are left out here) ends at the line that asks for it: mixup draws its "
         "share on the device, and the vendor has no kernel for that. Without `--strict` the run goes on, and its report says at "
@@ -165,8 +169,9 @@ def compared(project: Project) -> str:
     return (
         "## Compare: are the numbers right?\n\nThe model runs on the device and on the host, from the same weights and on the same "
         "batch; each module and each op is compared.\n\n"
-        + block(wrapped(shortened(columns_left(project.shell(line)), 9, after="fl is ")), line)
-        + "\n`allowed` is how much of its tolerance a difference takes up; the command exits with 1 if one takes more than all of it.\n"
+        + block(shortened(project.shell(line), 9, after="fl is ", until="passed: "), line)
+        + "\nThe last column is how much of its tolerance a difference takes up; the command exits with 1 if one takes more than "
+        "all of it.\n"
     )
 
 
@@ -182,8 +187,8 @@ def kept(project: Project) -> str:
     on_host = project.shell(line)
     del project.environment["TORCH_DEVICE_BACKEND_AUTOLOAD"]
     return (
-        "## Keep: the same code everywhere\n\n`flroute run` is enough to try a device. A project that stays there may want code that "
-        "names none:\n\n"
+        "## Keep: the same code everywhere\n\n`flroute run` is enough to try a device. A project that stays there may want code "
+        "that names none:\n\n"
         + block("\n".join(diff.splitlines()[:28]) + "\n...", "flroute scan --diff train.py")
         + "\n"
         + block(fixed, "flroute scan --fix .")
@@ -235,11 +240,6 @@ def without_the_table(output: str) -> str:
     return "\n".join([*epochs(output), "", "flroute run on reference:0", "...", *lines[summary:]])
 
 
-def columns_left(table: str) -> str:
-    """A wide table with spaces taken out between its columns."""
-    return re.sub(r"(?<=\S)  {6,}(?=\S)", " " * 5, table)
-
-
 def page() -> str:
     """The whole way, as Markdown."""
     with tempfile.TemporaryDirectory() as folder:
@@ -248,8 +248,8 @@ def page() -> str:
         about = (
             "# From cuda to a device\n\nMade by `python examples/follow_a_migration.py docs` with PyTorch "
             f"{torch.__version__.partition('+')[0]}: each command ran, and this is what it said.\n\n"
-            "[The project](../examples/migration) trains a small vision transformer on handwritten digits, and was written for cuda: "
-            '`.cuda()`, `torch.cuda.amp`, `device="cuda"`, `map_location="cuda:0"`. It has three files: `data.py` with loaders and '
+            "[The project](../examples/migration) trains a small vision transformer on handwritten digits, and was written for "
+            'cuda: `.cuda()`, `torch.cuda.amp`, `device="cuda"`, `map_location="cuda:0"`. It has three files: `data.py` with loaders and '
             "mixup, `model.py`, and `train.py`, which saves a checkpoint after each epoch.\n\n"
         )
         return about + "\n".join(part(project) for part in parts)

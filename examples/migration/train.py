@@ -47,7 +47,9 @@ for epoch in range(first_epoch, args.epochs):
         optimizer.zero_grad(set_to_none=True)
         with autocast():
             logits = model(images)
-            loss = share * F.cross_entropy(logits, labels) + (1 - share) * F.cross_entropy(logits, labels[partner])
+            loss = share * F.cross_entropy(logits, labels) + (1 - share) * F.cross_entropy(
+                logits, labels[partner]
+            )
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
