@@ -109,6 +109,8 @@ LINES = [
     ('x = "cuda" in str(device)', Kind.DEVICE_CHECK, Need.FIX, 'x = "cpu" not in str(device)'),
     ('x = device.startswith("cuda")', Kind.DEVICE_CHECK, Need.FIX, 'x = not device.startswith("cpu")'),
     ('x = device.type in ("cuda", "mps")', Kind.DEVICE_CHECK, Need.HAND, None),
+    ('if device.type == "cuda": a()\nelif device.type == "mps": b()', Kind.DEVICE_CHECK, Need.HAND, None),
+    ('if device.type == "cuda": a()\nelse: b()', Kind.DEVICE_CHECK, Need.FIX, 'if device.type != "cpu": a()'),
     ("x = y.cuda()", Kind.CUDA_METHOD, Need.FIX, "x = y.to(DEVICE)"),
     ("x = y.cuda(rank, True)", Kind.CUDA_METHOD, Need.FIX, "x = y.to(rank, non_blocking=True)"),
     ("x = y.cuda(non_blocking=True)", Kind.CUDA_METHOD, Need.FIX, "x = y.to(DEVICE, non_blocking=True)"),

@@ -279,6 +279,16 @@ def test_ten_thousand_files(tmp_path: Path) -> None:
     assert [file.path for file in found.files] == sorted(file.path for file in found.files)
 
 
+def test_a_terminal_is_shown_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, good=NEUTRAL)
+    assert "scanning" not in scan(tmp_path)[1]
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    code, shown = scan(tmp_path)
+    assert code == 0
+    assert "scanning" in shown
+    assert "1/1" in shown
+
+
 def test_without_libcst_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "libcst", None)
     code, shown = scan(tmp_path)

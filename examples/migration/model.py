@@ -24,11 +24,11 @@ class ViT(nn.Module):
         self.patches = nn.Conv2d(1, width, kernel_size=2, stride=2)
         self.position = nn.Parameter(torch.randn(1, 16, width) * 0.02)
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
-        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, classes))
+        self.head = nn.Sequential(nn.LayerNorm(width), nn.Flatten(), nn.Linear(16 * width, classes))
 
     def forward(self, images):
         x = self.patches(images).flatten(2).transpose(1, 2) + self.position
-        return self.head(self.blocks(x).mean(dim=1))
+        return self.head(self.blocks(x))
 
 
 def example():

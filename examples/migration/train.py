@@ -40,7 +40,6 @@ def evaluate():
 
 
 for epoch in range(first_epoch, args.epochs):
-    torch.cuda.synchronize()
     total = 0.0
     for images, labels in train_loader:
         images, labels = images.cuda(non_blocking=True), labels.cuda(non_blocking=True)
@@ -55,7 +54,6 @@ for epoch in range(first_epoch, args.epochs):
         scaler.step(optimizer)
         scaler.update()
         total += loss.item()
-    torch.cuda.synchronize()
     print(f"epoch {epoch + 1}: loss {total / len(train_loader):.4f}, accuracy {evaluate():.4f}")
     torch.save(
         {

@@ -14,6 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from flroute.activation import activate_if_alone
 from flroute.api import current_device, device, devices, vendors
+from flroute.drift.bisect import bisect
+from flroute.drift.bisection import Bisection
+from flroute.drift.compare import compare
+from flroute.drift.comparison import Comparison
+from flroute.drift.consistency import consistency
+from flroute.drift.saved_runs import compare_saved, record
+from flroute.drift.shadow import shadow
+from flroute.drift.shadow_tensor import ShadowTensor
 from flroute.errors import (
     AliasError,
     AutocastError,

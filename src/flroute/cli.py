@@ -1,4 +1,5 @@
 """The command line: each command is a function; ``flroute --help`` lists them."""
+"""The command line: ``flroute demo | check | config | cache``, and the commands of ``flroute.commands``."""
 
 from __future__ import annotations
 
@@ -18,6 +19,10 @@ from flroute.commands.bisect import bisect
 from flroute.commands.bridge import bridge
 from flroute.commands.run import CONTEXT, RunCommand, run
 from flroute.commands.scan import scan
+from flroute.commands.bridge import bridge
+from flroute.commands.run import CONTEXT, RunCommand, run
+from flroute.commands.scan import scan
+from flroute.commands.bisect import bisect
 from flroute.commands.terminal import (
     JsonOption,
     errors_in_words,
@@ -57,6 +62,10 @@ app.command(context_settings={"allow_interspersed_args": False})(
     bisect
 )  # what follows the command's name is its own
 app.command(cls=RunCommand, context_settings=CONTEXT)(run)
+app.command(cls=RunCommand, context_settings=CONTEXT)(run)
+app.command(context_settings={"allow_interspersed_args": False})(
+    bisect
+)  # what follows the command's name is its own
 
 
 @app.command()

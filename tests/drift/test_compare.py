@@ -32,7 +32,7 @@ def test_the_reference_vendor_agrees_with_the_host() -> None:
     found = flroute.compare(perceptron(), torch.randn(8, 16), a="reference")
     assert found.passed
     assert found.first_divergence is None
-    assert [t.name for t in found.tensors if t.what == "output" and t.kind] == ["", "0", "1", "2", "3", "4"]
+    assert [t.name for t in found.tensors if t.what == "output" and t.kind] == ["0", "1", "2", "3", "4", ""]
     assert {t.name for t in found.tensors if t.what == "gradient of parameter"} == set(
         dict(perceptron().named_parameters())
     )

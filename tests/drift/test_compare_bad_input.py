@@ -208,9 +208,9 @@ def test_a_module_that_is_called_twice_has_two_rows() -> None:
     found = compared(lambda m, x: m.head(m.head(x).relu()), torch.randn(3, 4), head=nn.Linear(4, 4))
     assert found.passed
     assert [(t.name, t.turn) for t in found.tensors if t.what == "output"] == [
-        ("", 0),
         ("head", 0),
         ("head", 1),
+        ("", 0),
     ]
     assert "head (call 2)" in str(found)
 
@@ -220,9 +220,9 @@ def test_a_shared_module_has_one_name() -> None:
     found = compared(lambda m, x: m.second(m.first(x)), torch.randn(3, 4), first=shared, second=shared)
     assert found.passed
     assert [(t.name, t.turn) for t in found.tensors if t.what == "output"] == [
-        ("", 0),
         ("first", 0),
         ("first", 1),
+        ("", 0),
     ]
 
 
@@ -372,3 +372,13 @@ def test_inside_a_session_the_host_is_the_host() -> None:
         found = compared(lambda m, x: x + torch.ones(4), torch.zeros(4, device="cpu"), "cpu", b="reference")
     assert found.passed
     assert found.a.device.startswith("the host")
+
+
+def test_attention_that_draws_nothing_is_judged_like_any_op() -> None:
+    """PyTorch says of attention that it draws random numbers, which it does with dropout only."""
+    x = torch.randn(2, 3, 5, 4, requires_grad=True)
+    for p in (0.0, 0.3):
+        found = compared(lambda m, x, p=p: functional.scaled_dot_product_attention(x, x, x, dropout_p=p), x)
+        assert found.passed, str(found)
+        assert not any("cannot be aligned" in remark for remark in found.remarks)
+        assert all(op.local is not None for op in found.ops), [(op.op, op.unjudged) for op in found.ops]

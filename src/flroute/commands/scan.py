@@ -76,7 +76,7 @@ def _show(found: Scan, output: ScanFormat, *, everything: bool) -> None:
     elif output is ScanFormat.SARIF:
         print_json(to_sarif(found, flroute.__version__))
     else:
-        terminal().print(rendered(found, everything=everything), soft_wrap=True)
+        terminal().print(rendered(found, everything=everything))
 
 
 def _show_diff(found: Scan) -> None:

@@ -74,20 +74,14 @@ class Carried:
         if not _can_be_carried(tensor):
             return
         values = values.to(self._dtype_for(tensor.dtype))
-        known = self.view(tensor)
-        if known is not None and known.shape == values.shape:
-            known.copy_(values)
-            return
         count = _elements_of_storage(tensor)
-        if values.shape != tensor.shape:
-            self.drop(tensor)
-        elif _fills(values, tensor, count):
+        if _fills(values, tensor, count):
             self._keep(tensor, values.as_strided((count,), (1,), 0))
-        else:
-            self.begin(tensor)
-            view = self.view(tensor)
-            if view is not None:
-                view.copy_(values)
+            return
+        self.begin(tensor)
+        known = self.view(tensor)
+        if known is not None:
+            known.copy_(values)
 
     def drop(self, tensor: torch.Tensor) -> None:
         """The device's values are the reference's again, for all of the tensor's storage."""

@@ -92,9 +92,8 @@ class TensorDifference:
     @property
     def in_words(self) -> str:
         """``output of encoder.layer.3``."""
-        name = self.name or "the model itself"
-        again = f" (call {self.turn + 1})" if self.turn else ""
-        return f"{self.what}{' of' if self.what in ('output', 'gradient', 'buffer') else ''} {name}{again}"
+        of = " of" if self.what in ("output", "gradient") else ""
+        return f"{self.what}{of} {_again(self.name or 'the model itself', self.turn)}"
 
 
 def relative(found: Difference) -> float:
@@ -273,9 +272,10 @@ class Comparison:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
-        yield self._layer_grid().to_rich()
+        measures = _MEASURES if options.max_width >= _WIDE else _FEW_MEASURES
+        yield self._tensor_grid(measures).to_rich()
         yield ""
-        yield self._op_grid(self._worst_ops()).to_rich()
+        yield self._op_grid(self._worst_ops(), measures).to_rich()
         yield ""
         yield Text("\n".join(self.summary()))
 
@@ -286,59 +286,64 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """For a notebook."""
+        tables = self._tensor_grid(_MEASURES), self._op_grid(self.ops, _MEASURES)
         return html_part(
-            html_lines(self.summary()),
-            plot(self.tensors),
-            self._layer_grid().to_html(),
-            self._op_grid(self.ops).to_html(),
+            html_lines(self.summary()), plot(self.tensors), *(table.to_html() for table in tables)
         )
 
     def _worst_ops(self) -> list[OpDifference]:
+        """Those that err most, and what errs first."""
         worst = sorted(self.ops, key=lambda op: -op.excess)[:_SHOWN_OPS]
-        return sorted({*worst}, key=lambda op: op.at)
+        return sorted({*worst, *self.culprits[:1]}, key=lambda op: op.at)
 
-    def _layer_grid(self) -> Grid:
+    def _tensor_grid(self, measures: Sequence[str]) -> Grid:
         rows = [
-            (
-                t.what,
-                t.name + (f" (call {t.turn + 1})" if t.turn else ""),
-                t.kind,
-                *_numbers(t.difference),
-                _times(t.excess),
-            )
+            (t.what, _again(t.name, t.turn), t.kind, *_cells(t.difference, measures), number(t.excess))
             for t in self.tensors
         ]
-        columns = ("what", "of", "class", *_MEASURES, "allowed")
+        columns = ("what", "of", "class", *measures, _ALLOWED)
         return Grid(columns, rows, [_word(t.excess) for t in self.tensors], _RIGHT)
 
-    def _op_grid(self, ops: Sequence[OpDifference]) -> Grid:
+    def _op_grid(self, ops: Sequence[OpDifference], measures: Sequence[str]) -> Grid:
         rows = [
-            (op.op, op.place, *_numbers(op.local.difference if op.local else None), _times(op.excess) if op.local else op.unjudged,
-             op.local.source if op.local else "", number(op.accumulated.max_abs) if op.accumulated else "")
+            (op.op, op.place, *_cells(op.local.difference if op.local else None, measures),
+             number(op.excess) if op.local else op.unjudged or "not asked", op.local.source if op.local else "",
+             number(op.accumulated.max_abs) if op.accumulated else "")
             for op in ops
         ]  # fmt: skip
-        columns = ("op", "in", *_MEASURES, "allowed", "by", "accumulated")
+        columns = ("op", "in", *measures, _ALLOWED, "by", "accumulated")
         return Grid(columns, rows, [_word(op.excess) for op in ops], _RIGHT)
 
 
 _MEASURES = ("max abs", "mean abs", "max rel", "mean rel", "ulp", "cosine")
-_RIGHT = frozenset({*_MEASURES, "accumulated"})
+_FEW_MEASURES = ("max abs", "max rel", "ulp", "cosine")
+_WIDE = 180
+"""Columns of a terminal that hold a line with all measures."""
+_ALLOWED = "times allowed"
+_RIGHT = frozenset({*_MEASURES, _ALLOWED, "accumulated"})
 
 
-def _numbers(found: Difference | None) -> tuple[str, ...]:
+def _cells(found: Difference | None, measures: Sequence[str]) -> tuple[str, ...]:
     if found is None:
-        return ("",) * len(_MEASURES)
-    values = (found.max_abs, found.mean_abs, found.max_rel, found.mean_rel, found.max_ulp)
-    return (*map(number, values), f"{found.cosine:.6f}")
+        return ("",) * len(measures)
+    values = {
+        "max abs": number(found.max_abs),
+        "mean abs": number(found.mean_abs),
+        "max rel": number(found.max_rel),
+        "mean rel": number(found.mean_rel),
+        "ulp": number(found.max_ulp),
+        "cosine": f"{found.cosine:.6f}",
+    }
+    return tuple(values[name] for name in measures)
+
+
+def _again(name: str, turn: int) -> str:
+    return f"{name} (call {turn + 1})" if turn else name
 
 
 def number(value: float) -> str:
     """With two digits, as in the cells of a table."""
     return "0" if value == 0 else f"{value:.2g}"
-
-
-def _times(excess: float) -> str:
-    return f"{excess:.2g} x"
 
 
 def _word(excess: float) -> str:

@@ -146,9 +146,11 @@ def _called(asked: _Asked, keeper: LayerKeeper, call: Callable[[torch.nn.Module,
 
 def _quantized(asked: _Asked) -> Tensors:
     model = copy.deepcopy(asked.subject.model)
-    rounded = [_round_weight(module) for module in model.modules() if isinstance(module, _WITH_WEIGHTS)]
-    if not rounded:
+    weighted = [module for module in model.modules() if isinstance(module, _WITH_WEIGHTS)]
+    if not weighted:
         raise TypeError("it has no linear layer and no convolution whose weights could be rounded to int8")
+    for module in weighted:
+        _round_weight(module)
     return _training(replace(asked, subject=replace(asked.subject, model=model)))
 
 
@@ -181,7 +183,8 @@ _WAYS: dict[str, tuple[str, Callable[[_Asked], Tensors]]] = {
 
 
 def _compared(x: Way, y: Way) -> PairDifference:
-    results, layers = [], []
+    results: list[tuple[Difference, Kept | None]] = [(Difference(), None)]
+    layers: list[tuple[Difference, str, int]] = []
     for name, value in x.tensors.items():
         other = y.tensors.get(name)
         if other is None or other.shape != value.shape:
@@ -192,11 +195,11 @@ def _compared(x: Way, y: Way) -> PairDifference:
             results.append((found, value))
         elif what == "output" and module:
             layers.append((found, module, int(turn)))
-    worst, of = max(results, key=lambda item: relative(item[0]), default=(Difference(), None))
-    layer, module, turn = max(layers, key=lambda item: relative(item[0]), default=(Difference(), "", 0))
+    worst, of = max(reversed(results), key=lambda item: relative(item[0]))
+    of_layer, layer, times = max(layers, key=lambda item: relative(item[0]), default=(Difference(), "", 0))
     allowed = "quantized" in (x.name, y.name)
     excess = 0.0 if allowed or of is None else _excess(worst, of)
-    return PairDifference(x.name, y.name, worst, excess, module, turn, layer, len(layers))
+    return PairDifference(x.name, y.name, worst, excess, layer, times, of_layer, len(layers))
 
 
 _ROUNDINGS = 64.0

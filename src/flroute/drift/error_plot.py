@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def plot(tensors: Sequence[TensorDifference]) -> str:
 
     Axes and words have the colour of the text around, so that it is read on a light page and on a dark one.
     """
-    layers = [t for t in tensors if t.what in _SERIES and (t.kind or not t.name)]
+    layers = [t for t in tensors if t.what in _SERIES]
     names = list(dict.fromkeys((t.name, t.turn) for t in layers))
     if not names:
         return ""
@@ -50,9 +50,12 @@ def plot(tensors: Sequence[TensorDifference]) -> str:
             parts.append(
                 f'<text x="{_LEFT + 250 * at}" y="14" fill="{hue}">&#9679; {html.escape(label)}</text>'
             )
+    if any(t.excess > 1 for t in layers):
+        parts.append(f'<text x="{_LEFT + 500}" y="14" fill="{_BEYOND}">&#9679; beyond what is allowed</text>')
+    depth = f"{len(names)} calls of layers, first to last: {_shown(names[0])} to {_shown(names[-1])}"
     parts.append(
         f'<text x="{(_WIDTH + _LEFT) / 2}" y="{_HEIGHT - 10}" text-anchor="middle" fill="currentColor">'
-        f"{len(names)} calls of layers, first to last: {html.escape(_shown(names[0]))} to {html.escape(_shown(names[-1]))}</text>"
+        f"largest difference relative to the largest element; {html.escape(depth)}</text>"
     )
     return (
         f'<svg role="img" aria-label="error along the depth of the model" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
@@ -66,11 +69,11 @@ def _exponents(values: Sequence[float]) -> list[int]:
     return list(range(low, max(high, low + 1) + 1))
 
 
-def _axes(exponents: list[int], y: object) -> str:
+def _axes(exponents: list[int], y: Callable[[float], float]) -> str:
     every = max(1, len(exponents) // 8)
     lines = []
     for exponent in exponents[::every]:
-        at = y(10.0**exponent)  # type: ignore[operator]
+        at = y(10.0**exponent)
         lines.append(
             f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}" stroke="GrayText" stroke-opacity=".35"/>'
             f'<text x="{_LEFT - 6}" y="{at + 4:.1f}" text-anchor="end" fill="currentColor">1e{exponent}</text>'

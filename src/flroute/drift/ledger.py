@@ -60,8 +60,9 @@ class ShadowRow:
         phase: forward, backward or optimizer.
         calls: how many there were.
         excess: largest of theirs: up to 1 is right.
-        local: how far the worst call is from the exact result for the same inputs.
-        accumulated: how far the worst call is from the reference's value, which is carried along.
+        local: how far calls are from the exact result for the same inputs: ``max_abs`` is the largest of all, the other
+            measures are of a call whose own is at least two thirds of that.
+        accumulated: the same, from the reference's values, which are carried along.
         tolerance: what the worst call was allowed.
         first: number of the first call.
         first_wrong: number of the first call that was beyond its tolerance.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,9 +14,9 @@ from flroute.drift.formulas import AFTER_A_DRAW, same_choice
 from flroute.drift.host_values import is_dense, map_values, seen_from_host, tensors_of
 from flroute.drift.judge import Verdict, moved_results
 from flroute.drift.ledger import Branch, Call, NonFinite
-from flroute.drift.measures import difference
+from flroute.drift.measures import Difference, difference
 from flroute.drift.reference import without_modes
-from flroute.drift.tolerances import Reading, Tolerance, reading
+from flroute.drift.tolerances import Reading, Tolerance, looked_at
 from flroute.routing.schema import OpFacts, bind, tensors_in, written_tensors
 from flroute.torch_compat import increment_versions, storage_key, version_of
 
@@ -26,7 +27,7 @@ Read = Callable[[torch.Tensor], torch.Tensor]
 Pair = tuple[torch.Tensor, torch.Tensor]
 """A value on the host, and what it should be."""
 
-_LOOKED_AT = Tolerance(1.0, 1.0, "")
+_MUCH_MORE = 1.5
 
 
 class Observed:
@@ -210,7 +211,7 @@ class Observed:
 
     def _carry_on(self, ours: torch.Tensor, pair: Pair, found: Reading | None) -> None:
         """What the reference makes of its own inputs is its value from here on."""
-        found = found or reading(*pair, _LOOKED_AT)
+        found = found or looked_at(*pair)
         self._worst.accumulate(found, pair)
         if found.max_abs == 0 and found.excess == 0 and not self._carried.has(ours):
             return  # the same: nothing needs to be kept
@@ -232,7 +233,7 @@ class Observed:
                     self._note_branch(repr(result), repr(value))
                 host = seen_from_host(tensor)
                 pair = (host, theirs.reshape(host.shape))
-                self._worst.accumulate(reading(*pair, _LOOKED_AT), pair)
+                self._worst.accumulate(looked_at(*pair), pair)
         if self._facts.name == "aten::equal" and any(map(self._carried.has, self._ours)):
             value = torch.equal(*(self._read_carried(t) for t in tensors_in(self._args, self._kwargs)))
             if value != result:
@@ -242,13 +243,11 @@ class Observed:
 
     def _note(self) -> None:
         row, worst = self._row, self._worst
-        if worst.tolerance is not None and (row.tolerance is None or worst.excess > row.excess):
-            row.excess, row.tolerance = worst.excess, worst.tolerance
-            row.local = row.local if worst.pair is None else difference(*worst.pair)
-        if worst.parallel is not None and (
-            worst.accumulated > row.accumulated.max_abs or not row.accumulated.numel
-        ):
-            row.accumulated = difference(*worst.parallel)
+        if worst.tolerance is not None:
+            if row.tolerance is None or worst.excess > row.excess:
+                row.excess, row.tolerance = worst.excess, worst.tolerance
+            row.local = _kept(row.local, worst.local, worst.pair)
+        row.accumulated = _kept(row.accumulated, worst.accumulated, worst.parallel)
         call = Call(
             self._ledger.count,
             self._facts.name,
@@ -314,6 +313,15 @@ class _Worst:
             self.parallel = pair
         self.accumulated = max(self.accumulated, found.max_abs)
         self.scale = max(self.scale, found.scale)
+
+
+def _kept(known: Difference, max_abs: float, pair: Pair | None) -> Difference:
+    """The largest difference is always kept; to measure all of it is worth the time where it is not nearly known."""
+    if pair is None or (known.numel and max_abs <= known.max_abs):
+        return known
+    if known.numel and max_abs <= _MUCH_MORE * known.max_abs:
+        return replace(known, max_abs=max_abs)
+    return difference(*pair)
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from flroute.drift.kept import Kept
@@ -145,7 +145,7 @@ class Run:
     Attributes:
         origin: what was run, and where.
         ops: the calls of ops that compute, in order.
-        layers: the calls of modules, in the order in which they were entered.
+        layers: the calls of modules, in the order in which they were left.
         ends: what the run ends with.
         noise: rounding errors that the host itself makes in the model's dtype, by ``key`` of a layer's tensor; may be empty.
         error: what ended the run early, in words.
@@ -167,15 +167,24 @@ class Run:
     remarks: list[str] = field(default_factory=list)
 
     def tensors(self) -> Iterator[tuple[str, Kept]]:
-        """Each layer's outputs and gradients, and what the run ends with, by a key of their own."""
+        """Each layer's outputs, their gradients, and what the run ends with, by a key of its own, in the order computed."""
         for layer in self.layers:
-            for what, kept in (("output", layer.outputs), ("gradient", layer.gradients)):
-                for at, value in enumerate(kept):
-                    if value is not None:
-                        yield key(what, layer.module, layer.turn, at), value
+            yield from _keyed("output", layer, layer.outputs)
+        yield from self._ends(lambda what: what == "result")
+        for layer in reversed(self.layers):
+            yield from _keyed("gradient", layer, layer.gradients)
+        yield from self._ends(lambda what: what != "result")
+
+    def _ends(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Kept]]:
         for end in self.ends:
-            for name, value in end.values.items():
-                yield key(end.what, name), value
+            if wanted(end.what):
+                yield from ((key(end.what, name), value) for name, value in end.values.items())
+
+
+def _keyed(what: str, layer: LayerCall, kept: list[Kept | None]) -> Iterator[tuple[str, Kept]]:
+    for at, value in enumerate(kept):
+        if value is not None:
+            yield key(what, layer.module, layer.turn, at), value
 
 
 def key(what: str, name: str, turn: int = 0, at: int = 0) -> str:

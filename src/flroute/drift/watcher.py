@@ -102,9 +102,11 @@ class Watcher(TorchDispatchMode):
             return self._run_parts(facts, split, args, kwargs)
         vendor = self._device.vendor if self._device is not None else ""
         call = JudgedCall(facts, args, kwargs, vendor) if self._judged else None
+        stream = torch.get_rng_state() if facts.is_seeded else None
         result = func(*args, **kwargs)
+        drew = stream is not None and not torch.equal(stream, torch.get_rng_state())
         judgement = call.judge(result) if call is not None else Judgement(None)
-        self._record(facts, args, kwargs, result, judgement)
+        self._record(facts, args, kwargs, result, judgement, drew=drew)
         return result
 
     def _run_parts(self, facts: OpFacts, split: Any, args: Any, kwargs: Any) -> Any:
@@ -125,7 +127,9 @@ class Watcher(TorchDispatchMode):
         where = forecast(self._settings, facts, self._device, args, kwargs)
         return split_of(facts, self._device.vendor) if where.route is Route.DECOMPOSED else None
 
-    def _record(self, facts: OpFacts, args: Any, kwargs: Any, result: Any, judgement: Judgement) -> None:
+    def _record(
+        self, facts: OpFacts, args: Any, kwargs: Any, result: Any, judgement: Judgement, *, drew: bool
+    ) -> None:
         results: list[Kept] = []
 
         def note(tensor: torch.Tensor) -> None:
@@ -143,7 +147,7 @@ class Watcher(TorchDispatchMode):
         self._run.ops.append(
             OpCall(
                 facts.name, module, turn, self.phase, tuple(results), judgement.local, judgement.unjudged,
-                seeded=facts.is_seeded,
+                seeded=drew,
                 reads=next((what for tag, what in _READS.items() if tag in facts.op.tags), ""),
                 part_of=self._part_of,
                 loose=judgement.loose,
@@ -185,7 +189,6 @@ class _Layers:
     def _entered(self, name: str, module: torch.nn.Module, args: Any) -> None:
         layer = LayerCall(name, type(module).__name__, self._turns[name])
         self._turns[name] += 1
-        self._run.layers.append(layer)
         self._stack.append(layer)
 
     def _left(self, module: torch.nn.Module, args: Any, output: Any) -> None:
@@ -193,6 +196,7 @@ class _Layers:
             return
         layer = self._stack.pop()
         layer.ended = len(self._run.ops)
+        self._run.layers.append(layer)
         if self.interrupted is None and sys.exc_info()[1] is not self._handled:
             self.interrupted = layer.module
         for at, (_, tensor) in enumerate(named_tensors(output)):

@@ -57,10 +57,12 @@ Where meanings differ, `--fix` is careful:
 - `"cuda"` in a dict's key, a message, a docstring, a comment or a name is no device, and neither is it in a call that says
   nothing of devices.
 - `device.type == "cuda"` becomes `device.type != "cpu"`, which is true on every accelerator and false on the host, as it was.
+  Where an `elif` goes on to ask about `"mps"` or another accelerator, it is left to a person.
 - `torch.cuda.manual_seed_all(seed)` becomes `torch.manual_seed(seed)` only where the file gives that seed to it anyway.
 - `map_location={{"cuda:0": "cpu"}}` gets the device's place beside cuda's: files that were written on cuda go on naming it.
 - On a host without accelerator, `torch.autocast(DEVICE.type)` computes in bfloat16, where `torch.cuda.amp.autocast()` did nothing.
-- `f"{{DEVICE.type}}:1"` is no device on such a host, as `"cuda:1"` was none.
+- What asked for cuda outright asks for an accelerator outright: `torch.cuda.synchronize()`, statistics of memory, `.cuda(0)` and
+  `"cuda:1"` fail on a host without one before and after.
 
 ## Kinds
 

@@ -6,12 +6,12 @@ import difflib
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from flroute.report import counted
 from flroute.scan.files import text_of
 from flroute.scan.findings import KINDS, FileScan, Need, Scan, Verdict, blockers
-from flroute.tables import Grid
 
 _STYLES = {
     Verdict.NEUTRAL: "green",
@@ -57,27 +57,33 @@ def _title(file: FileScan) -> Text:
 
 
 def _lines(file: FileScan, *, everything: bool) -> list[RenderableType]:
-    shown = file.findings if everything else file.device_bound
-    rows = [
-        (f"  {found.place}", found.kind.value, found.need.value, found.source, found.advice)
-        for found in shown
-    ]
-    return [
-        Grid(("  line", "kind", "edit", "here", "instead"), rows, numbers=frozenset({"  line"})).to_rich()
-    ]
+    table = _table("  line", "kind", "edit", folded=("here", "instead"))
+    for found in file.findings if everything else file.device_bound:
+        table.add_row(
+            f"  {found.place}", found.kind.value, found.need.value, Text(found.source), Text(found.advice)
+        )
+    return [table]
 
 
 def _edits(scan: Scan, *, everything: bool) -> RenderableType:
-    rows = []
+    table = _table("kind", "edit", "lines", "files", folded=("what it is",))
     for (kind, need), findings in scan.by_kind().items():
         if everything or need is not Need.NOTHING:
             files = len({finding.path for finding in findings})
-            rows.append(
-                (kind.value, need.value, str(len(findings)), str(files), KINDS[kind].edit.replace("`", ""))
-            )
-    return Grid(
-        ("kind", "edit", "lines", "files", "what it is"), rows, numbers=frozenset({"lines", "files"})
-    ).to_rich()
+            edit = KINDS[kind].edit.replace("`", "")
+            table.add_row(kind.value, need.value, str(len(findings)), str(files), Text(edit))
+    return table
+
+
+def _table(*kept: str, folded: tuple[str, ...]) -> Table:
+    """Columns that are kept whole, and those that give way where the terminal is narrow."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold underline")
+    for name in kept:
+        number = name.strip() in ("line", "lines", "files")
+        table.add_column(name, no_wrap=True, justify="right" if number else "left")
+    for name in folded:
+        table.add_column(name, overflow="fold")
+    return table
 
 
 def _total(scan: Scan, *, everything: bool) -> Text:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import libcst as cst
 
 from flroute.scan.cuda_names import PROFILER_COLUMNS, is_environment
 from flroute.scan.findings import Kind, Need
-from flroute.scan.look import Hit, Look, in_a_test, parenthesized
+from flroute.scan.look import Hit, Look, in_a_test, parenthesized, source_of
 from flroute.scan.places import Place, names_a_device, place_of, string_value
 
 _CUDA = re.compile(r"cuda(:.*)?", re.DOTALL)
 _SURE = re.compile(r"cuda:(\d+|%d|%s|\{\w*\})?")
+_OTHERS = re.compile(r"""["'](mps|xpu|npu|hpu|mlu|musa|xla|mtia)\b""")
 _TYPE = re.compile(r"torch\.cuda\.(sparse\.)?\w+Tensor")
 
 _KINDS = {
@@ -71,6 +74,8 @@ def comparison(node: cst.Comparison, updated: cst.Comparison, look: Look) -> Hit
     for text, other in ((target.comparator, node.left), (node.left, target.comparator)):
         if string_value(text) != "cuda" or not names_a_device(other):
             continue
+        if _other_devices_around(look):
+            return None
         turned = _opposite(target.operator)
         if turned is None or (isinstance(target.operator, cst.In | cst.NotIn) and text is target.comparator):
             return None
@@ -87,6 +92,18 @@ def comparison(node: cst.Comparison, updated: cst.Comparison, look: Look) -> Hit
             Kind.DEVICE_CHECK, instead=updated.with_changes(left=left, comparisons=[new_target]), at=text
         )
     return None
+
+
+def _other_devices_around(look: Look) -> bool:
+    """Whether a chain of `elif` goes on to ask about other accelerators, who would never be asked if all of them came first."""
+    chain = [node for node in look.above if isinstance(node, cst.If)]
+    tests: list[str] = []
+    for node in chain:
+        link: cst.CSTNode | None = node
+        while isinstance(link, cst.If):
+            tests.append(source_of(link.test))
+            link = link.orelse
+    return _OTHERS.search(" ".join(tests)) is not None
 
 
 def starts_with(node: cst.Call, updated: cst.Call, look: Look) -> Hit | None:
@@ -118,24 +135,21 @@ def conditional(node: cst.IfExp, updated: cst.IfExp, look: Look) -> cst.CSTNode 
     return None
 
 
-def _opposite(operator: cst.BaseCompOp) -> cst.BaseCompOp | None:
-    if isinstance(operator, cst.Equal):
-        return cst.NotEqual(
-            whitespace_before=operator.whitespace_before, whitespace_after=operator.whitespace_after
-        )
-    if isinstance(operator, cst.NotEqual):
-        return cst.Equal(
-            whitespace_before=operator.whitespace_before, whitespace_after=operator.whitespace_after
-        )
-    if isinstance(operator, cst.In):
-        return cst.NotIn(
-            whitespace_before=operator.whitespace_before, whitespace_after=operator.whitespace_after
-        )
-    if isinstance(operator, cst.NotIn):
-        return cst.In(
-            whitespace_before=operator.whitespace_before, whitespace_after=operator.whitespace_after
-        )
-    return None
+_OPPOSITES: dict[type[cst.BaseCompOp], Callable[[], cst.BaseCompOp]] = {
+    cst.Equal: cst.NotEqual,
+    cst.NotEqual: cst.Equal,
+    cst.In: cst.NotIn,
+    cst.NotIn: cst.In,
+}
+
+
+def _opposite(operator: Any) -> cst.BaseCompOp | None:
+    made = _OPPOSITES.get(type(operator))
+    if made is None:
+        return None
+    return made().with_changes(
+        whitespace_before=operator.whitespace_before, whitespace_after=operator.whitespace_after
+    )
 
 
 def _device_string(node: cst.SimpleString, text: str, look: Look) -> Hit | None:
