@@ -15,10 +15,17 @@ from flroute.activation import activate_if_alone
 from flroute.api import current_device, device, devices, vendors
 from flroute.drift.bisect import bisect
 from flroute.drift.bisection import Bisection
+from flroute.drift.compare import compare
+from flroute.drift.comparison import Comparison
+from flroute.drift.consistency import consistency
+from flroute.drift.saved_runs import compare_saved, record
+from flroute.drift.shadow import shadow
+from flroute.drift.shadow_tensor import ShadowTensor
 from flroute.errors import (
     AutocastError,
     BisectError,
     CheckpointError,
+    ComparisonError,
     CompatibilityError,
     DeviceError,
     FallbackError,
@@ -26,6 +33,7 @@ from flroute.errors import (
     KernelResultError,
     LockError,
     SettingsError,
+    ShadowError,
     UnknownVendorError,
     Unsupported,
     VendorError,
@@ -42,6 +50,8 @@ __all__ = [
     "BisectError",
     "Bisection",
     "CheckpointError",
+    "Comparison",
+    "ComparisonError",
     "CompatibilityError",
     "Decision",
     "DeviceError",
@@ -56,16 +66,23 @@ __all__ = [
     "Route",
     "Session",
     "SettingsError",
+    "ShadowError",
+    "ShadowTensor",
     "UnknownVendorError",
     "Unsupported",
     "VendorError",
     "bisect",
     "check",
+    "compare",
+    "compare_saved",
+    "consistency",
     "current_device",
     "device",
     "devices",
     "enable",
     "load_file",
+    "record",
+    "shadow",
     "vendors",
 ]
 

@@ -1,4 +1,4 @@
-"""The command line: ``flroute demo | devices | ops | check | doctor | lock | config | cache | diff | replay | bench | bisect``."""
+"""The command line: ``flroute demo | devices | ops | check | doctor | lock | config | cache | diff | replay | compare | ...``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from flroute.commands import health, inventory, recorded
+from flroute.commands import drift, health, inventory, recorded
 from flroute.commands.bench import bench
 from flroute.commands.bisect import bisect
 from flroute.commands.terminal import (
@@ -42,6 +42,9 @@ for command in (
     health.lock,
     recorded.diff,
     recorded.replay,
+    drift.compare,
+    drift.record,
+    drift.consistency,
     bench,
 ):
     app.command()(command)

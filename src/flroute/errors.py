@@ -35,6 +35,10 @@ class CheckpointError(FlrouteError):
     """A file of tensors is damaged, or of another format."""
 
 
+class ComparisonError(FlrouteError):
+    """Two runs that are not of the same model, parameters, inputs and seed: what differs in them says nothing."""
+
+
 class StreamError(DeviceError, ValueError):
     """A stream or event of another device, or an event asked for a time it does not have."""
 
@@ -65,6 +69,10 @@ class BisectError(FlrouteError):
 
 class FallbackError(FlrouteError):
     """Only the host could do the work, and the session's policy is ``fallback="error"``."""
+
+
+class ShadowError(FlrouteError, ValueError):
+    """A shadow run that cannot be: no such reference, a sample that is none, or values of two records in one call."""
 
 
 class Unsupported(FlrouteError):

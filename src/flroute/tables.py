@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
-_STYLES = {"native": "green", "fallback": "bold yellow", "decomposed": "cyan"}
-HUES = {"native": "#2e8b57", "fallback": "#b8720a", "decomposed": "#3b7fc4"}
+_STYLES = {"native": "green", "fallback": "bold yellow", "decomposed": "cyan", "beyond": "bold red"}
+HUES = {"native": "#2e8b57", "fallback": "#b8720a", "decomposed": "#3b7fc4", "beyond": "#d0342c"}
 """Of the bar before a row: each stands out on white and on black."""
 
 _STYLE = (
@@ -28,7 +28,7 @@ _STYLE = (
     ".flroute.flroute p,.flroute.flroute pre{white-space:pre-wrap;color:inherit;background:none}"
     ".flroute.flroute pre{font-family:monospace}"
     + "".join(f".flroute-{word}>:first-child{{border-left:4px solid {hue}}}" for word, hue in HUES.items())
-    + ".flroute-fallback{font-weight:bold}"
+    + ".flroute-fallback,.flroute-beyond{font-weight:bold}"
 )
 """Each class is said twice to come before Jupyter's own style for tables."""
 
@@ -40,7 +40,8 @@ class Grid:
     Attributes:
         columns: the head.
         rows: as many cells each.
-        words: for each row the route whose style it gets; hues only add to what the cells say.
+        words: for each row the route whose style it gets, or ``beyond`` where it is beyond a tolerance; hues only add to what
+            the cells say.
         numbers: columns whose cells stand to the right.
     """
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-_BLOCK = 1 << 15
+BLOCK = 1 << 15
 """Elements that are looked at together: what is made of them stays in the processor's cache."""
 
 _NO_NUMPY = (torch.bfloat16, torch.complex32)
@@ -74,18 +74,18 @@ def difference(value: torch.Tensor, reference: torch.Tensor, dtype: torch.dtype 
         )
     kind = dtype or value.dtype
     sums = _Sums(kind)
-    for v, r in blocks(value, reference):
+    for v, r in _blocks(value, reference):
         sums.add(v, r)
     return sums.result(value.numel())
 
 
-def blocks(value: torch.Tensor, reference: torch.Tensor) -> Any:
+def _blocks(value: torch.Tensor, reference: torch.Tensor) -> Any:
     """Pairs of flat arrays in float64 or complex128, integers and truth values as they are, which together are both tensors."""
     v, r = flat(value), flat(reference)
     wide = np.complex128 if "c" in (v.dtype.kind, r.dtype.kind) else np.float64
     exact = v.dtype.kind in "biu" and r.dtype.kind in "biu"
-    for start in range(0, len(v), _BLOCK):
-        pair = v[start : start + _BLOCK], r[start : start + _BLOCK]
+    for start in range(0, len(v), BLOCK):
+        pair = v[start : start + BLOCK], r[start : start + BLOCK]
         yield pair if exact else tuple(part.astype(wide, copy=False) for part in pair)
 
 

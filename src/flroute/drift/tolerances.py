@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from flroute import registry
-from flroute.drift.measures import Difference, blocks
+from flroute.drift.measures import BLOCK, Difference, flat
 from flroute.op_families import family_of
 from flroute.toml_files import read_toml
 
@@ -58,6 +58,7 @@ class OpClass:
         rtol_eps: relative error, in units of the result's eps.
         atol_eps: error relative to the largest element, in units of the eps of what is computed in.
         growth: how it grows with the number of elements added up: ``none``, ``log`` or ``sqrt``.
+        split: devices split them into ops, each of which rounds its result.
     """
 
     name: str
@@ -65,6 +66,7 @@ class OpClass:
     rtol_eps: float
     atol_eps: float
     growth: str
+    split: bool = False
 
     def growth_of(self, reduction_size: int) -> float:
         """How many times the error of one summand."""
@@ -73,7 +75,12 @@ class OpClass:
 
 
 def tolerance_for(
-    op: str, dtype: torch.dtype, reduction_size: int = 1, vendor: str | None = None
+    op: str,
+    dtype: torch.dtype,
+    reduction_size: int = 1,
+    vendor: str | None = None,
+    *,
+    split: bool = False,
 ) -> Tolerance:
     """What is allowed for a result of an op.
 
@@ -82,6 +89,7 @@ def tolerance_for(
         dtype: of the result. Integers and truth values are to be exact.
         reduction_size: how many elements are added up for one of the result.
         vendor: whose kernel it is; what this vendor states about the op, or about its class, comes first.
+        split: whether the device computes it by other ops, each of which rounds its result.
 
     Example:
         >>> import torch
@@ -96,7 +104,8 @@ def tolerance_for(
     source = f"flroute: {kind.name}"
     if not (dtype.is_floating_point or dtype.is_complex):
         return Tolerance(0.0, 0.0, source)
-    eps, eps_inside = torch.finfo(dtype).eps, min(torch.finfo(dtype).eps, _EPS32)
+    eps = torch.finfo(dtype).eps
+    eps_inside = eps if split or kind.split else min(eps, _EPS32)
     return Tolerance(kind.rtol_eps * eps, kind.atol_eps * eps_inside * kind.growth_of(reduction_size), source)
 
 
@@ -120,22 +129,14 @@ def exceeds(found: Difference, tolerance: Tolerance) -> bool:
     return found.mismatched_nonfinite > 0 or found.max_abs > allowed
 
 
-def excess(
-    value: torch.Tensor,
-    reference: torch.Tensor,
-    tolerance: Tolerance,
-    *,
-    scale: float = 0.0,
-    dtype: torch.dtype | None = None,
-) -> float:
+def excess(value: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance, *, noise: float = 0.0) -> float:
     """How many times the tolerance the worst element is away: up to 1 is right, 0 is exact.
 
     Args:
         value: what is judged.
         reference: what it should be.
         tolerance: what is allowed.
-        scale: what ``atol`` is relative to, if more than the largest magnitude of the reference.
-        dtype: of the value, which rounds to its smallest numbers; the value's own if absent.
+        noise: what is allowed on top to every element.
 
     Example:
         >>> import torch
@@ -143,13 +144,102 @@ def excess(
         >>> round(excess(one + 0.25, one, Tolerance(rtol=0.125, atol=0.0, source="")), 3)
         2.0
     """
-    kind = dtype or value.dtype
-    floating = kind.is_floating_point or kind.is_complex
-    smallest = torch.finfo(kind).smallest_normal if floating else 0.0
-    pairs = list(blocks(value, reference))
-    largest = max((_largest_finite(r) for _, r in pairs), default=0.0)
-    fixed = tolerance.atol * max(largest, scale) + smallest
-    return max((_excess_in(v, r, tolerance.rtol, fixed, kind) for v, r in pairs), default=0.0)
+    return reading(value, reference, tolerance, noise=noise).excess
+
+
+class Reading(NamedTuple):
+    """What is known of a result after a look at it.
+
+    Attributes:
+        excess: how many times the tolerance the worst element is away.
+        max_abs: largest difference.
+        scale: largest magnitude in the reference.
+        finite: whether all values are.
+    """
+
+    excess: float
+    max_abs: float
+    scale: float
+    finite: bool = True
+
+
+def reading(
+    value: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance, *, noise: float = 0.0
+) -> Reading:
+    """``excess``, and what is found on the way. Where all differences are small against the scale, nothing more is computed."""
+    if not value.numel():
+        return Reading(0.0, 0.0, 0.0)
+    v, r = flat(value), flat(reference)
+    if v.dtype.kind not in "f" or r.dtype.kind not in "f":
+        return _read_elements(v, r, tolerance, noise, value.dtype)
+    max_abs, scale = _largest_error(v, r), _largest(r)
+    if not math.isfinite(max_abs + scale) or scale > torch.finfo(value.dtype).max:
+        return _read_elements(v, r, tolerance, noise, value.dtype)
+    fixed = tolerance.atol * scale + torch.finfo(value.dtype).smallest_normal + noise
+    if max_abs <= fixed:
+        return Reading(max_abs / fixed, max_abs, scale)
+    return _read_elements(v, r, tolerance, noise, value.dtype)
+
+
+def looked_at(value: torch.Tensor, reference: torch.Tensor) -> Reading:
+    """Only the largest difference, without a tolerance; quick where everything is finite."""
+    v, r = flat(value), flat(reference)
+    if v.dtype.kind in "f" and r.dtype.kind in "f" and len(v) and math.isfinite(found := _largest_error(v, r)):
+        return Reading(found, found, 0.0)
+    return reading(value, reference, Tolerance(1.0, 1.0, ""))
+
+
+def _largest_error(v: Any, r: Any) -> float:
+    """NaN or infinite where an element is."""
+    found = 0.0
+    scratch = np.empty(min(len(v), BLOCK))
+    for start in range(0, len(v), BLOCK):
+        part = v[start : start + BLOCK]
+        error = scratch[: len(part)]
+        np.copyto(error, part)
+        np.subtract(error, r[start : start + BLOCK], out=error)
+        largest = max(float(error.max()), -float(error.min()))
+        if not largest <= found:
+            found = largest
+    return found
+
+
+def _largest(r: Any) -> float:
+    return max(float(r.max()), -float(r.min()))
+
+
+def _read_elements(v: Any, r: Any, tolerance: Tolerance, noise: float, dtype: torch.dtype) -> Reading:
+    if v.dtype.kind in "biu" and r.dtype.kind in "biu":
+        unequal = v != r
+        if not unequal.any():
+            return Reading(0.0, 0.0, _largest_finite(r))
+    floating = dtype.is_floating_point or dtype.is_complex
+    fixed = tolerance.atol * _largest_finite(r) + noise
+    fixed += torch.finfo(dtype).smallest_normal if floating else 0.0
+    worst, max_abs, finite = 0.0, 0.0, True
+    for start in range(0, len(v), BLOCK):
+        pair = v[start : start + BLOCK], r[start : start + BLOCK]
+        ratio, error = _ratios(*pair, tolerance.rtol, fixed, dtype)
+        worst = max(worst, float(ratio.max(initial=0.0)))
+        max_abs = max(max_abs, float(error.max(initial=0.0)))
+        finite = finite and bool(np.isfinite(pair[0]).all())
+    return Reading(worst, max_abs, _largest_finite(r), finite)
+
+
+def _ratios(v: Any, r: Any, rtol: float, fixed: float, dtype: torch.dtype) -> tuple[Any, Any]:
+    """For each element the difference over what is allowed, and the difference; of infinities and NaNs infinite, or zero."""
+    wide = np.complex128 if "c" in (v.dtype.kind, r.dtype.kind) else np.float64
+    unequal = v != r
+    v, r = v.astype(wide), r.astype(wide)
+    with np.errstate(all="ignore"):
+        error = np.abs(v - r)
+        if v.dtype.kind == "f":
+            error = np.maximum(error, np.where(unequal & (error == 0), 1.0, 0.0))  # large integers
+        right = ~unequal | (np.isnan(v) & np.isnan(r)) | _overflow(v, r, dtype)
+        error = np.where(right, 0.0, error)
+        ratio = np.where(error == 0, 0.0, error / (rtol * np.abs(r) + fixed))
+    ratio[np.isnan(ratio)] = np.inf
+    return ratio, np.where(np.isfinite(error), error, 0.0)
 
 
 def _largest_finite(r: Any) -> float:
@@ -157,32 +247,12 @@ def _largest_finite(r: Any) -> float:
     return float(np.max(size, initial=0.0, where=np.isfinite(size)))
 
 
-def _excess_in(v: Any, r: Any, rtol: float, fixed: float, dtype: torch.dtype) -> float:
-    if v.dtype.kind in "biu":
-        unequal = v != r
-        if not unequal.any():
-            return 0.0
-        v, r = v.astype(np.float64), r.astype(np.float64)
-        error = np.maximum(np.abs(v - r), unequal)
-    else:
-        with np.errstate(invalid="ignore"):
-            error = np.abs(v - r)
-        right = (v == r) | (np.isnan(v) & np.isnan(r)) | _overflow(v, r, dtype)
-        error = np.where(right, 0.0, error)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        allowed = rtol * np.abs(r) + fixed
-        ratio = np.where(error == 0, 0.0, error / allowed)
-    ratio[np.isnan(ratio)] = np.inf
-    return float(ratio.max(initial=0.0))
-
-
 def _overflow(v: Any, r: Any, dtype: torch.dtype) -> Any:
     """Where the dtype cannot hold the reference, and the value is an infinity of the same sign."""
     if not dtype.is_floating_point or v.dtype.kind == "c":
         return False
     info = torch.finfo(dtype)
-    with np.errstate(invalid="ignore"):
-        return (np.abs(r) >= info.max * (1 - info.eps)) & np.isinf(v) & (np.sign(v) == np.sign(r))
+    return (np.abs(r) >= info.max * (1 - info.eps)) & np.isinf(v) & (np.sign(v) == np.sign(r))
 
 
 @cache

@@ -22,8 +22,9 @@ where they are in the exact result, once that is rounded to the dtype.
     rtol = rtol_eps * eps(dtype of the result)
     atol = atol_eps * eps(dtype that is computed in) * growth(reduction size)
 
-float16, bfloat16 and float8 are computed in float32 and rounded once at the end, other types in themselves. The reduction size is
-how many elements are added up for one of the result.
+float16, bfloat16 and float8 are computed in float32 and rounded once at the end; other types in themselves, and so is what a
+device splits into other ops, each of which rounds its result. The reduction size is how many elements are added up for one of the
+result.
 
 Where a result is beyond its tolerance, one thing more is asked before it counts as wrong: how much the exact result moves when its
 inputs are off by one rounding. A kernel cannot do better than that on an ill-conditioned problem, so it may be off by as much.
@@ -47,6 +48,7 @@ _EXAMPLES = {
     "softmax": "aten::_softmax",
     "normalization": "aten::native_layer_norm",
     "attention": "aten::_scaled_dot_product_flash_attention",
+    "cell": "aten::_thnn_fused_lstm_cell",
     "interpolation": "aten::upsample_bilinear2d",
     "transform": "aten::_fft_c2c",
     "solver": "aten::linalg_solve",

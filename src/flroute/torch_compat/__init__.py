@@ -39,6 +39,7 @@ from flroute.torch_compat.collectives import (
     unboxed_group,
     with_prefix,
 )
+from flroute.torch_compat.compiling import aot_backend
 from flroute.torch_compat.device_slot import (
     PRIVATEUSE1,
     DeviceGuardPatch,
@@ -50,6 +51,7 @@ from flroute.torch_compat.device_slot import (
 )
 from flroute.torch_compat.modes import (
     DefaultDevice,
+    above_in_dispatch_stack,
     dispatch_stack_length,
     on_top_of_dispatch_stack,
     outside_dispatch_modes,
@@ -117,6 +119,13 @@ from flroute.torch_compat.streams import (
     answer_for_accelerator,
     replace_streams_and_events,
 )
+from flroute.torch_compat.wrappers import (
+    WeakStorage,
+    aliased_as_by_schema,
+    below_dispatch,
+    set_geometry,
+    wrapper_of,
+)
 
 __all__ = [
     "ATTENTION_TAKES_MASK_AND_CAUSAL",
@@ -138,9 +147,16 @@ __all__ = [
     "PlainEvent",
     "PlainStream",
     "TorchDispatchMode",
+    "WeakStorage",
+    "aliased_as_by_schema",
+    "below_dispatch",
+    "set_geometry",
+    "wrapper_of",
+    "above_in_dispatch_stack",
     "accelerator_functions",
     "all_op_names",
     "answer_for_accelerator",
+    "aot_backend",
     "before_printing",
     "boxed_redispatch",
     "callback_work",

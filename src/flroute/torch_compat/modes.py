@@ -67,3 +67,15 @@ def skip_in_dynamo(function: Callable[..., Any]) -> None:
     frames = torch._C._dynamo.eval_frame
     skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
     frames.set_code_exec_strategy(function.__code__, skip)
+
+
+@contextmanager
+def above_in_dispatch_stack(depth: int) -> Iterator[None]:
+    """Inside, no more than ``depth`` dispatch modes are on the stack; those above come back on top of what is pushed meanwhile."""
+    pop, push = torch._C._pop_torch_dispatch_stack, torch._C._push_on_torch_dispatch_stack
+    above = [pop(None) for _ in range(dispatch_stack_length() - depth)]
+    try:
+        yield
+    finally:
+        for other in reversed(above):
+            push(other)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.multiprocessing.reductions
 import torch.utils._device  # modules that ``import torch`` leaves out
 import torch.utils.backend_registration
 from packaging.version import Version
@@ -41,6 +42,10 @@ PRIVATE_NAMES: dict[str, str] = {
     "torch._C._ExcludeDispatchKeyGuard": "host work without the caller's autocast",
     "torch._C._ForceDispatchKeyGuard": "composites inside a dispatch mode",
     "torch._C._dispatch_tls_local_exclude_set": "composites inside a dispatch mode",
+    "torch._C._DisableTorchDispatch": "host work that no dispatch mode sees",
+    "torch.Tensor._make_wrapper_subclass": "tensors that carry two values",
+    "torch.utils._python_dispatch.return_and_correct_aliasing": "tensors that carry two values",
+    "torch.multiprocessing.reductions.StorageWeakRef": "what belongs to a storage, for as long as it lives",
     "torch._neg_view": "the lazy negative bit",
     "torch.utils.backend_registration._setup_privateuseone_for_python_backend": "a device from Python",
     "torch._C._acc.PrivateUse1Hooks": "a device from Python",

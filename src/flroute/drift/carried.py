@@ -1,0 +1,148 @@
+"""The values of a reference, carried beside those of the device: one buffer on the host for each storage on the device.
+
+A view of a device tensor is a view of its storage's buffer, with the same sizes, strides and offset: what is written through one is
+seen through all, in both values. A storage without a buffer has the device's values for a reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from flroute.device.table import DEVICE_TYPE
+from flroute.drift.host_values import is_dense, seen_from_host
+from flroute.torch_compat import WeakStorage, storage_key
+
+_SWEEP_EVERY = 256
+"""Buffers that are begun until those of storages that are gone are let go of."""
+
+
+@dataclass
+class _Buffer:
+    storage: WeakStorage
+    address: int
+    nbytes: int
+    dtype: torch.dtype  # of the device's elements
+    values: torch.Tensor  # flat, one for each of them
+
+
+class Carried:
+    """The buffers of one reference.
+
+    Args:
+        dtype_for: the dtype in which it has the values of a device tensor.
+    """
+
+    def __init__(self, dtype_for: Callable[[torch.dtype], torch.dtype]) -> None:
+        self._dtype_for = dtype_for
+        self._buffers: dict[int, _Buffer] = {}
+        self._begun = 0
+
+    def clear(self) -> None:
+        """From now on the device's values are the reference's."""
+        self._buffers.clear()
+
+    def has(self, tensor: torch.Tensor) -> bool:
+        """Whether there are values for this tensor that may differ from the device's."""
+        return bool(self._buffers) and self._buffer_of(tensor) is not None
+
+    def view(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The reference's values of a device tensor, writable; ``None`` where they are the device's."""
+        buffer = self._buffer_of(tensor) if self._buffers else None
+        if buffer is None:
+            return None
+        flat = _seen_as(buffer.values, buffer.dtype, tensor.dtype)
+        if flat is None:  # its bytes are read as something else
+            return None
+        made = flat.as_strided(tensor.shape, tensor.stride(), int(tensor.storage_offset()))
+        if tensor.is_conj():
+            made = torch.conj_physical(made)
+        return torch.neg(made) if tensor.is_neg() else made
+
+    def begin(self, tensor: torch.Tensor) -> None:
+        """Give the tensor's storage a buffer that holds what the device holds, unless it has one."""
+        if self.has(tensor) or not _can_be_carried(tensor):
+            return
+        whole = _whole_storage(tensor)
+        values = seen_from_host(whole).to(self._dtype_for(tensor.dtype), copy=True)
+        self._keep(tensor, values)
+
+    def adopt(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
+        """From now on ``values``, which the caller gives up, are the reference's for ``tensor``."""
+        if not _can_be_carried(tensor):
+            return
+        values = values.to(self._dtype_for(tensor.dtype))
+        count = _elements_of_storage(tensor)
+        if _fills(values, tensor, count):
+            self._keep(tensor, values.as_strided((count,), (1,), 0))
+            return
+        self.begin(tensor)
+        known = self.view(tensor)
+        if known is not None:
+            known.copy_(values)
+
+    def drop(self, tensor: torch.Tensor) -> None:
+        """The device's values are the reference's again, for all of the tensor's storage."""
+        if self._buffers and _can_be_carried(tensor):
+            self._buffers.pop(storage_key(tensor.untyped_storage()), None)
+
+    def _buffer_of(self, tensor: torch.Tensor) -> _Buffer | None:
+        if not _can_be_carried(tensor):
+            return None
+        storage = tensor.untyped_storage()
+        found = self._buffers.get(storage_key(storage))
+        if found is None:
+            return None
+        if (found.address, found.nbytes) != (storage.data_ptr(), storage.nbytes()):  # given other memory
+            del self._buffers[storage_key(storage)]
+            return None
+        return found
+
+    def _keep(self, tensor: torch.Tensor, flat: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        self._begun += 1
+        if self._begun % _SWEEP_EVERY == 0:
+            self._buffers = {key: kept for key, kept in self._buffers.items() if not kept.storage.expired()}
+        self._buffers[storage_key(storage)] = _Buffer(
+            WeakStorage(storage), storage.data_ptr(), storage.nbytes(), tensor.dtype, flat
+        )
+
+
+def _can_be_carried(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == DEVICE_TYPE and is_dense(tensor) and tensor.numel() > 0
+
+
+def _elements_of_storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage().nbytes()) // tensor.dtype.itemsize
+
+
+def _whole_storage(tensor: torch.Tensor) -> torch.Tensor:
+    plain = tensor.detach()
+    if plain.is_conj():
+        plain = plain.conj()
+    return plain.as_strided((_elements_of_storage(tensor),), (1,), 0)
+
+
+def _fills(values: torch.Tensor, tensor: torch.Tensor, count: int) -> bool:
+    """Whether the values lie in memory of their own as the tensor's do, and these are all that its storage holds."""
+    return (
+        values.stride() == tensor.stride()
+        and values.numel() == count
+        and not values.storage_offset()
+        and not tensor.storage_offset()
+        and values.untyped_storage().nbytes() == count * values.dtype.itemsize
+        and not (tensor.is_conj() or tensor.is_neg())
+    )
+
+
+def _seen_as(values: torch.Tensor, kept: torch.dtype, wanted: torch.dtype) -> torch.Tensor | None:
+    """Flat values of one dtype as those of another: complex numbers are pairs of real ones."""
+    if kept is wanted:
+        return values
+    if kept.is_complex and wanted is kept.to_real():
+        return torch.view_as_real(values).reshape(-1)
+    if wanted.is_complex and kept is wanted.to_real() and values.numel() % 2 == 0:
+        return torch.view_as_complex(values.reshape(-1, 2))
+    return None

@@ -1,0 +1,65 @@
+"""What is in a device tensor, seen from the host without a trace in the session's accounts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from flroute.device.table import DEVICE_TYPE, device_at
+from flroute.device.tensors import host_alias
+from flroute.routing import transfers
+from flroute.torch_compat import neg_view
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which a reference has its values: float64, complex128, or that of integers and truth values themselves."""
+    if dtype.is_complex:
+        return torch.complex128
+    return torch.float64 if dtype.is_floating_point else dtype
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is strided and not quantized: what a reference can be carried for."""
+    return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_nested
+
+
+def seen_from_host(tensor: torch.Tensor) -> torch.Tensor:
+    """The values of a dense tensor in its own dtype, with its strides: an alias where the host sees the memory, else a copy."""
+    if tensor.device.type != DEVICE_TYPE:
+        return tensor.detach().cpu() if tensor.device.type != "cpu" else tensor.detach()
+    if not tensor.numel():
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+    if not tensor.data_ptr():  # an "efficient zero" gradient owns no memory
+        return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
+    if device_at(tensor.device.index).memory.host_visible:
+        return resolved(host_alias(tensor))
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+    transfers.move(tensor, made, transfers.Moved())
+    return made
+
+
+def resolved(tensor: torch.Tensor) -> torch.Tensor:
+    """Without lazy bits: below a dispatch mode nobody resolves them."""
+    if tensor.is_conj():
+        tensor = torch.conj_physical(tensor.conj())
+    return torch.neg(neg_view(tensor)) if tensor.is_neg() else tensor
+
+
+def map_values(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
+    """An argument with each tensor in it, in lists too, replaced by what ``function`` makes of it."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, list | tuple):
+        return type(value)(map_values(function, item) for item in value)
+    return value
+
+
+def tensors_of(result: Any) -> list[torch.Tensor]:
+    """The tensors of a result, those in lists too, in order."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    if isinstance(result, list | tuple):
+        return [tensor for item in result for tensor in tensors_of(item)]
+    return []
