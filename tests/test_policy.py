@@ -89,6 +89,25 @@ def test_an_op_without_overload_means_all_of_them(made: Made) -> None:
     }
 
 
+def test_the_overload_without_a_name_has_one_in_rules(vendors: Vendors) -> None:
+    made = vendors(
+        Kernel("aten::mean", named("whole", lambda x, *, dtype=None: np.mean(x, dtype=x.dtype))),
+        Kernel("aten::mean.dim", named("rows", _mean_of_rows)),
+    )
+    x = made.put(torch.ones(2, 3))
+    with flroute.enable(made.name, fallback="allow", order={"aten::mean.default": ["host"]}) as session:
+        x.mean(1), x.mean()
+    assert taken(session, "aten::mean") == ["decomposed"]
+    assert set(taken(session, "aten::mean.dim")) == {"rows"}  # PyTorch splits the other one into it
+    with flroute.enable(made.name, fallback="allow", order={"aten::mean": ["host"]}) as session:
+        x.mean(1)
+    assert taken(session, "aten::mean.dim") == ["fallback"]
+
+
+def _mean_of_rows(x: Any, dim: Any, keepdim: Any = False, *, dtype: Any = None) -> Any:
+    return np.mean(x, tuple(dim) or None, keepdims=keepdim, dtype=x.dtype)
+
+
 def test_the_first_rule_that_holds_decides(made: Made) -> None:
     rules = [
         {"op": "aten::neg", "order": ["host"], "dtype": "float64"},
