@@ -1,5 +1,4 @@
 """The command line: each command is a function; ``flroute --help`` lists them."""
-"""The command line: ``flroute demo | check | config | cache``, and the commands of ``flroute.commands``."""
 
 from __future__ import annotations
 

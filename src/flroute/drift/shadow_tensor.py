@@ -16,7 +16,7 @@ from flroute.drift.reference import HostReference, without_modes
 from flroute.drift.shadow import innermost_observer
 from flroute.drift.shadow_report import ShadowReport
 from flroute.errors import ShadowError
-from flroute.torch_compat import set_geometry, wrapper_of
+from flroute.torch_compat import aliased_as_by_schema, set_geometry, wrapper_of
 
 
 class ShadowTensor(torch.Tensor):
@@ -90,7 +90,7 @@ class ShadowTensor(torch.Tensor):
         """What is on the record that this tensor's calls go to."""
         return ShadowReport(self._observer.ledger, self._observer.reference)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # noqa: ARG002 -- PyTorch's signature
         return f"ShadowTensor({self._value!r})"
 
     def __tensor_flatten__(self) -> tuple[list[str], Observer]:
@@ -113,15 +113,17 @@ class ShadowTensor(torch.Tensor):
 
 
 def _as_by_schema(func: Any, args: Any, kwargs: Any, wrapped: Any) -> Any:
+    """The result, with the memory its schema says; wrappers that were given take on the geometry of what they wrap."""
+    if func.is_view and not isinstance(wrapped, tuple):
+        wrapped = aliased_as_by_schema(func, args, kwargs, wrapped)  # type: ignore[no-untyped-call]
     for tensor in _shadows((*args, *kwargs.values())):
-        value = tensor.value
-        if (tensor.shape, tensor.stride(), tensor.storage_offset()) != (
-            value.shape,
-            value.stride(),
-            value.storage_offset(),
-        ):
-            set_geometry(tensor, value)
+        if _geometry(tensor) != _geometry(tensor.value):
+            set_geometry(tensor, tensor.value)
     return wrapped
+
+
+def _geometry(tensor: torch.Tensor) -> Any:
+    return tensor.shape, tensor.stride(), tensor.storage_offset()
 
 
 def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
