@@ -90,6 +90,7 @@ def test_only_a_modules_own_marked_functions_are_collected_in_their_order() -> N
         ({"dtypes": ("Tensor",)}, "no torch.Tensor"),
         ({"dtypes": "float32"}, "no torch.f"),
         ({"layouts": ("channels_last",)}, "channels_last"),
+        ({"layouts": ("sparse_coo",)}, "flroute_decompositions"),
         ({"precision": "exact"}, "exact"),
         ({"min_numel": -1}, "min_numel=-1"),
     ],

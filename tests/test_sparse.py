@@ -12,7 +12,10 @@ import pytest
 import torch
 
 import flroute
-from support import decisions_of
+from flroute.vendor import Decomposition, hookimpl
+from support import Vendors, decisions_of, throw_away_vendors
+
+vendors = pytest.fixture(throw_away_vendors)
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Sparse (CSR|CSC|BSR|BSC) tensor support"),
@@ -269,6 +272,37 @@ def test_work_of_the_host_is_recorded_and_refused(device: torch.device) -> None:
         assert there.is_coalesced()
         assert there._values().device == device
         same(host.to(device), host, device)
+
+
+def rows_times_dense(
+    bias: torch.Tensor, matrix: torch.Tensor, dense: torch.Tensor, *, beta: float = 1, alpha: float = 1
+) -> torch.Tensor:
+    """``addmm`` with a matrix in COO or CSR: its elements and where they are, which are strided tensors."""
+    matrix = matrix.to_sparse_coo()
+    rows, columns = matrix._indices()
+    products = matrix._values().unsqueeze(1) * dense.index_select(0, columns)
+    return (bias * beta).index_add(0, rows, products, alpha=alpha)
+
+
+class ComputesSparse:
+    """A vendor's own way with sparse matrices."""
+
+    @hookimpl
+    def flroute_decompositions(self, vendor: str) -> Any:
+        return [Decomposition("aten::addmm", rows_times_dense)] if vendor == "reference" else ()
+
+
+def test_a_vendor_computes_with_sparse_tensors_by_their_parts(vendors: Vendors) -> None:
+    vendors.register(ComputesSparse())
+    host, dense, bias = matrix().to_sparse(), matrix(1).t(), torch.randn(4, 4)
+    there = host.to(REFERENCE)
+    with session("session", REFERENCE, fallback="error") as running:
+        made = torch.addmm(bias.to(REFERENCE), there, dense.to(REFERENCE), beta=0.5, alpha=2)
+        plain = torch.addmm(bias.to(REFERENCE), matrix().to(REFERENCE), dense.to(REFERENCE))
+    torch.testing.assert_close(made.cpu(), torch.addmm(bias, host, dense, beta=0.5, alpha=2))
+    torch.testing.assert_close(plain.cpu(), torch.addmm(bias, matrix(), dense))
+    assert {d.route for d in decisions_of(running, "aten::addmm")} == {"decomposed", "native"}
+    assert "aten::index_add" in {d.op for d in running.decisions if d.route == "native"}
 
 
 @pytest.mark.parametrize("layout", ["coo", "csr"])

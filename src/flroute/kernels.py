@@ -54,6 +54,9 @@ class Kernel:
 class Decomposition:
     """How an op is computed by others on a vendor's devices, where no kernel takes it; what a plugin's hook yields.
 
+    So a vendor computes with sparse tensors, too, which no kernel takes: their indices and values are strided tensors on its
+    device, and what a decomposition makes of these is routed to its kernels. Where there is none, the host computes.
+
     Attributes:
         op: the overload, ``aten::softshrink``. Its in-place and ``out=`` forms are ops of their own.
         function: takes the op's arguments, tensors among them, and computes by calling PyTorch: each op it calls is routed.
@@ -111,6 +114,11 @@ def kernel(
     if not ops:
         raise ValueError("kernel() needs the op it computes, such as 'aten::add.Tensor'")
     layouts = tuple(layouts)
+    if sparse := [layout for layout in layouts if "sparse" in layout]:
+        raise ValueError(
+            f"kernel() takes strided tensors, not {sparse}: compute with a sparse tensor's indices and values, which are strided, "
+            f"in a Decomposition of the op (hook flroute_decompositions), whose parts are routed to kernels"
+        )
     if unknown := set(layouts) - {"contiguous"}:
         raise ValueError(f"kernel() knows the layout 'contiguous', not {sorted(unknown)}")
     if min_numel < 0:

@@ -102,3 +102,72 @@ def test_fill_and_zero(dtype: torch.dtype) -> None:
 def test_values_that_do_not_fit_are_left_to_the_host(dtype: torch.dtype, value: object) -> None:
     with pytest.raises(Unsupported):
         run("aten::fill_.Scalar", torch.zeros(2, dtype=dtype), value)
+
+
+# -- casts of one device, as one op ----------------------------------------------------------------------------------
+
+CASTABLE = [
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16, torch.int32,
+    torch.int64, torch.bool,
+]  # fmt: skip
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@pytest.mark.parametrize("target", CASTABLE, ids=str)
+@pytest.mark.parametrize("source", CASTABLE, ids=str)
+def test_a_cast_is_one_native_op_with_the_hosts_bits(source: torch.dtype, target: torch.dtype) -> None:
+    numbers = torch.tensor([0.0, 1.0, 1.5, 100.0, 3.0 + 2**-9, 1 + 2**-8, 1 + 3 * 2**-8, 77.7])
+    x = numbers.to(source)
+    with flroute.enable("reference", fallback="error", default_device=False) as session:
+        there = x.to("fl")
+        found = [there.to(target, copy=True) for _ in range(3)]  # the last on the hot path
+    casts = [d for d in session.decisions if d.op == "aten::_to_copy" and d.route == "native"]
+    assert sum(d.calls for d in casts) == 3
+    halves_and_float32 = {source, target} <= {torch.float32, *HALVES} and source is not target
+    expected = "reference/triton:cast" if halves_and_float32 else "reference/numpy:to_copy"
+    assert {d.kernel for d in casts} == {expected}
+    for made in found:
+        assert made.dtype is target
+        assert torch.equal(made.cpu(), x.to(target))
+        assert made.data_ptr() != there.data_ptr()
+
+
+@pytest.mark.parametrize("implementation", ["numpy", "triton"])
+@pytest.mark.parametrize("target", [torch.float32, *HALVES], ids=str)
+@pytest.mark.parametrize("source", [torch.float32, *HALVES], ids=str)
+def test_every_half_precision_number_is_cast_as_on_the_host(
+    source: torch.dtype, target: torch.dtype, implementation: str
+) -> None:
+    if source is target:
+        return
+    bits = torch.arange(-(2**15), 2**15, dtype=torch.int32)
+    x = (
+        bits.to(torch.int16).view(source)
+        if source in HALVES
+        else (bits << 16 | bits * 40503 & 0xFFFF).view(source)
+    )
+    order = {"aten::_to_copy": [implementation]}
+    with flroute.enable("reference", fallback="error", default_device=False, order=order):
+        found = x.to("fl").to(target).cpu()
+    torch.testing.assert_close(found, x.to(target), rtol=0, atol=0, equal_nan=True)
+
+
+def test_what_is_laid_out_otherwise_keeps_its_order() -> None:
+    x = torch.randn(2, 3, 4, 5)
+    for view in (x.transpose(0, 2), x.to(memory_format=torch.channels_last), x[:, ::2]):
+        for dtype in (torch.bfloat16, torch.float64):
+            assert view.to("fl").to(dtype).stride() == view.to(dtype).stride()
+    there = x.to("fl")
+    assert there.to(torch.bfloat16, memory_format=torch.channels_last).stride() == (60, 1, 15, 3)
+    assert there.to("cpu", torch.bfloat16).device.type == "cpu"
+
+
+def test_16_bits_are_bfloat16_only_where_the_call_speaks_of_it() -> None:
+    """On the hot path an array of 16 bits has no name of its own."""
+    x = torch.tensor([1, 2, 300]).to("fl")
+    with flroute.enable("reference", fallback="allow", default_device=False):
+        for _ in range(3):
+            assert x.to(torch.bfloat16).dtype is torch.bfloat16
+            assert x.to(torch.bfloat16).to(torch.uint16).dtype is torch.uint16
+            assert x.to(torch.uint16).dtype is torch.uint16
+            assert x.float().sum(dtype=torch.bfloat16).dtype is torch.bfloat16

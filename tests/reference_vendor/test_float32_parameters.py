@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
+from torch.nn import functional as F  # noqa: N812 -- PyTorch's own name for it
 
 import flroute
 

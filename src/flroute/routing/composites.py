@@ -23,11 +23,17 @@ PARTS: dict[str, Callable[..., Any]] = {
 """Ops that PyTorch splits otherwise on a device it does not know than on the host, or not at all: how they are split here."""
 
 
+def brought_by_plugin(facts: OpFacts, vendor: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any] | None:
+    """A plugin's own way to run an op as others on a vendor's device, or ``None``."""
+    brought = load().decompositions.get(vendor, {}).get(facts.name)
+    return None if brought is None else _guarded(brought, facts.name, vendor)
+
+
 def split_of(facts: OpFacts, vendor: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any] | None:
     """What runs an op as other ops on a vendor's device, or ``None`` if it is not made of others."""
-    brought = load().decompositions.get(vendor, {}).get(facts.name)
+    brought = brought_by_plugin(facts, vendor)
     if brought is not None:
-        return _guarded(brought, facts.name, vendor)
+        return brought
     parts = PARTS.get(facts.name)
     if parts is not None:
         return lambda args, kwargs: parts(*args, **kwargs)

@@ -22,7 +22,7 @@ from flroute.routing import hot_path
 from flroute.routing.accounting import Counts
 from flroute.routing.arrays import refusing_kept
 from flroute.routing.candidates import candidates_in_order, in_words, refusal
-from flroute.routing.composites import split_of
+from flroute.routing.composites import brought_by_plugin, split_of
 from flroute.routing.expected import expected_results, raise_what_the_host_raises
 from flroute.routing.fallback import HostCall, InKernel
 from flroute.routing.host_times import HostTimes, beside_host
@@ -100,7 +100,7 @@ class ComputeHandler:
         return plan
 
     def _sparse_plan(self, device: Device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
-        """No vendor kernel takes sparse tensors: metadata, or PyTorch's own split, or the host."""
+        """No vendor kernel takes sparse tensors: metadata, or a plugin's or PyTorch's split, or the host."""
         facts, seen = self.facts, dtype_names(tensors_in(args, kwargs))
         if facts.name in SPARSE_METADATA:
             counts = self.router.counts(facts, Route.VIEW, device.name, Reason.METADATA, seen)
@@ -159,9 +159,10 @@ class PlanBuilder:
         """The plan of a call with sparse tensors.
 
         Args:
-            whole: whether the host has a kernel for it, which comes before PyTorch's split.
+            whole: whether the host has a kernel for it, which comes before PyTorch's split, but after a plugin's.
         """
-        split = None if whole else split_of(self.facts, self.device.vendor)
+        find = brought_by_plugin if whole else split_of
+        split = find(self.facts, self.device.vendor)
         if split is not None:
             return self.router.counted(self._counts(Route.DECOMPOSED, Reason.COMPOSITE), split)
         return self._fallback(
