@@ -18,10 +18,6 @@ from flroute.commands.bisect import bisect
 from flroute.commands.bridge import bridge
 from flroute.commands.run import CONTEXT, RunCommand, run
 from flroute.commands.scan import scan
-from flroute.commands.bridge import bridge
-from flroute.commands.run import CONTEXT, RunCommand, run
-from flroute.commands.scan import scan
-from flroute.commands.bisect import bisect
 from flroute.commands.terminal import (
     JsonOption,
     errors_in_words,

@@ -23,7 +23,7 @@ from flroute.routing import node_modules, recording
 from flroute.routing.host_times import HostTimes
 from flroute.routing.module_ranges import module_ranges
 from flroute.routing_mode import RoutingMode, lift_modes_in_backward
-from flroute.settings import Origin, Settings, changed, explain_settings, load_settings
+from flroute.settings import Origin, Settings, changed, explain_settings
 from flroute.tables import html_lines, html_part
 from flroute.torch_compat import DefaultDevice
 from flroute.vocabulary import Decision, FallbackPolicy, Redirected, Route

@@ -90,7 +90,7 @@ class ShadowTensor(torch.Tensor):
         """What is on the record that this tensor's calls go to."""
         return ShadowReport(self._observer.ledger, self._observer.reference)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # noqa: ARG002 -- PyTorch's signature
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"ShadowTensor({self._value!r})"
 
     def __tensor_flatten__(self) -> tuple[list[str], Observer]:

@@ -186,7 +186,12 @@ def reading(
 def looked_at(value: torch.Tensor, reference: torch.Tensor) -> Reading:
     """Only the largest difference, without a tolerance; quick where everything is finite."""
     v, r = flat(value), flat(reference)
-    if v.dtype.kind in "f" and r.dtype.kind in "f" and len(v) and math.isfinite(found := _largest_error(v, r)):
+    if (
+        v.dtype.kind in "f"
+        and r.dtype.kind in "f"
+        and len(v)
+        and math.isfinite(found := _largest_error(v, r))
+    ):
         return Reading(found, found, 0.0)
     return reading(value, reference, Tolerance(1.0, 1.0, ""))
 
