@@ -112,10 +112,7 @@ def test_the_fused_rms_norm_takes_a_weight_in_float32() -> None:
     with flroute.enable("reference", fallback="error", default_device=False) as session:
         output, rstd = aten._fused_rms_norm(x, [16], weight, 1e-5)
         gradients = aten._fused_rms_norm_backward(x, x, [16], rstd, weight, [True, True])
-    assert {d.kernel for d in session.decisions} >= {
-        "reference/triton:rms_norm",
-        "reference/triton:rms_norm_backward",
-    }
+    assert "reference/triton:rms_norm" in {d.kernel for d in session.decisions}
     exact = [inputs["x"].double().requires_grad_(), inputs["w16"].double().requires_grad_()]
     wanted = F.rms_norm(exact[0], [16], exact[1], 1e-5)
     truth = [wanted, *torch.autograd.grad(wanted, exact, inputs["x"].double())]

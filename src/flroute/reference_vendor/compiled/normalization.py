@@ -53,8 +53,11 @@ def _may_differentiate_layer_norm(
 def _may_differentiate_rms_norm(
     gradient: Any, x: Any, normalized_shape: Sequence[int], rstd: Any, weight: Any, *_: Any
 ) -> bool | str:
-    fit = parameters_fit(x, weight)
-    return _may_differentiate(gradient, x, normalized_shape) if fit is True else fit
+    if weight is not None and weight.dtype is not x.dtype:
+        return (
+            f"a weight of {weight.dtype}"  # whose gradient PyTorch's rules expect in the dtype of the input
+        )
+    return _may_differentiate(gradient, x, normalized_shape)
 
 
 def _statistic(x: Array, normalized_shape: Sequence[int], dtype: np.dtype[Any]) -> Array:

@@ -122,7 +122,11 @@ def threshold_backward(gradient: Array, x: Array, threshold: float) -> Array:
 
 # -- casts from and to half precision --------------------------------------------------------------------------------
 
-_CARRIERS = {torch.float32: np.dtype("f"), torch.float16: np.dtype("e"), torch.bfloat16: np.dtype("H")}
+_CARRIERS: dict[Any, np.dtype[Any]] = {
+    torch.float32: np.dtype("f"),
+    torch.float16: np.dtype("e"),
+    torch.bfloat16: np.dtype("H"),
+}
 
 
 def _concerns_half(x: Any, *, dtype: Any = None, device: Any = None, **how: Any) -> bool | str:
@@ -142,7 +146,7 @@ def cast(
     non_blocking: bool = False,
     memory_format: torch.memory_format | None = None,
 ) -> Array:
-    out = empty(x.shape, _CARRIERS[dtype])  # type: ignore[index] -- the predicate has looked
+    out = empty(x.shape, _CARRIERS[dtype])
     _SOURCE.launch("cast", ceil_div(out.size, BLOCK), x, out, out.size, BLOCK=BLOCK)
     return out
 
