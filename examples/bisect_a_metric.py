@@ -89,7 +89,7 @@ good again. It needs no second device and no reference values, only a program th
 In the example a plugin brings a layer norm whose epsilon is 1e-3, whatever it is asked for. By a function:
 
 ```python
-found = flroute.bisect(train, 1e-5, device="reference")  # train() gives the loss, 1e-5 is how far off it may be
+found = flroute.bisect(train, 1e-5, device="reference")  # train() gives the loss, 1e-5 may be its error
 print(found)
 ```
 
