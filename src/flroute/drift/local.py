@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -11,19 +12,15 @@ from typing import Any
 
 import torch
 
+from flroute.drift.formulas import AFTER_A_DRAW, computed_by, same_choice
 from flroute.drift.judge import Judge
 from flroute.drift.kept import on_host
-from flroute.drift.measures import difference
+from flroute.drift.measures import Difference, difference
 from flroute.drift.run import Local
-from flroute.routing.composites import PARTS
 from flroute.routing.schema import OpFacts, bind, tensors_in, written_tensors
 from flroute.torch_compat import map_tensors, outside_dispatch_modes, without_host_autocast
 
 _MAKES_ROOM = ("aten::empty", "aten::new_empty", "aten::_empty", "aten::resize_")
-_ORDERS = frozenset(
-    {"aten::sort", "aten::topk", "aten::kthvalue", "aten::mode", "aten::median", "aten::max", "aten::min"}
-)
-"""Ops that give elements with their places, of which there may be several."""
 _SCRATCH = frozenset({"aten::_ctc_loss"})
 """Ops whose results after the first are for their backward, and not defined everywhere."""
 
@@ -40,6 +37,10 @@ class Judgement:
     local: Local | None
     unjudged: str = ""
     loose: str = ""
+
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+"""What a device has made, and what it should be."""
 
 
 class _Draws(Enum):
@@ -85,12 +86,13 @@ class JudgedCall:
             except Exception as error:  # noqa: BLE001 -- whatever the host refuses in this dtype is no error of the run
                 why = f"the host cannot repeat it: {str(error).splitlines()[0]}"
                 continue
-            if [r.shape for r in references] != [v.shape for v in values]:
-                return Judgement(None, "the host's results have other shapes")
+            if len(references) != len(values):
+                return Judgement(None, "the host's results are another number of tensors")
             loose = self._looseness(values, references)
-            if loose or self._facts.schema.name in _SCRATCH:
-                values, references = self._firm(values, references)
-            return Judgement(self._worst(values, references) if values else None, loose=loose)
+            pairs = self._firm(values, references) if loose else list(zip(values, references, strict=True))
+            if self._facts.schema.name in _SCRATCH:
+                pairs = pairs[:1]
+            return Judgement(self._worst(pairs) if pairs else None, loose=loose)
         return Judgement(None, why)
 
     def _how_it_draws(self) -> _Draws:
@@ -123,39 +125,30 @@ class JudgedCall:
             else ""
         )
 
-    def _firm(
-        self, values: list[torch.Tensor], references: list[torch.Tensor]
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    def _firm(self, values: list[torch.Tensor], references: list[torch.Tensor]) -> list[Pair]:
         """Those results that are right or wrong all the same: elements if not their places, what a drawn mask leaves."""
         if self._draws is not _Draws.OWN:
-            return values[:1], references[:1]
-        if self._facts.name != "aten::native_dropout":
-            return [], []
-        bound = bind(self._facts, self._args, self._kwargs)
-        source, p, drawn = self._copies[id(bound["input"])], bound["p"], values[1]
-        if source is None or bound.get("train") is False:
-            return [], []
-        return values[:1], [
-            _widened(source) * drawn / (1 - p) if p < 1 else torch.zeros_like(_widened(source))
-        ]
+            pairs = zip(values, references, strict=True)
+            return [pair for pair in pairs if pair[0].dtype is not torch.int64]
+        made_of = AFTER_A_DRAW.get(self._facts.name)
+        if made_of is None:
+            return []
+        args = [self._copies[id(arg)] if isinstance(arg, torch.Tensor) else arg for arg in self._args]
+        wide = [_widened(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
+        return list(zip(values, made_of(*wide, result=values), strict=True))
 
     def _reordered(self, values: list[torch.Tensor], references: list[torch.Tensor]) -> bool:
-        """Whether places of elements differ, and the elements there do not: of equal ones any comes first."""
-        if (
-            self._facts.schema.name not in _ORDERS
-            or len(values) != 2
-            or torch.equal(values[1], references[1])
-        ):
-            return False
-        bound = bind(self._facts, self._args, self._kwargs)
-        source, dim = self._copies[id(bound["self"])], bound.get("dim", -1)
-        if source is None or not source.dim():
-            return False
-        mine, theirs = (
-            source.gather(dim, places if places.dim() == source.dim() else places.unsqueeze(dim))
-            for places in (values[1], references[1])
-        )
-        return torch.equal(mine, theirs)
+        """Whether only places of elements differ, and equal elements are there."""
+        bound = {
+            name: self._copies[id(value)] if isinstance(value, torch.Tensor) else value
+            for name, value in bind(self._facts, self._args, self._kwargs).items()
+        }
+        other = [
+            (v, r)
+            for v, r in zip(values, references, strict=True)
+            if v.dtype is torch.int64 and not torch.equal(v, r)
+        ]
+        return bool(other) and all(same_choice(self._facts.name, bound, v, r) for v, r in other)
 
     def _computes_in_floats(self, values: list[torch.Tensor]) -> bool:
         """Whether float64 tells more than the dtype itself: not for casts, draws and truth values."""
@@ -183,32 +176,26 @@ class JudgedCall:
         args = tuple(map(to_host, self._args))
         kwargs = {name: to_host(value) for name, value in self._kwargs.items()}
         with outside_dispatch_modes(), torch.no_grad(), without_host_autocast(), _stream_from(self._stream):
-            result = self._on_host()(*args, **kwargs)
+            result = computed_by(self._facts.op)(*args, **kwargs)
             if self._stream is not None:
                 self._left = torch.get_rng_state()
         return self._outcome(result, args, kwargs)
 
-    def _on_host(self) -> Callable[..., Any]:
-        """The op; where flroute splits it for devices in its own way, that way: the host may have none."""
-        parts = PARTS.get(self._facts.name)
-        return self._facts.op if parts is None or self._draws is not _Draws.NONE else parts
-
-    def _worst(self, values: list[torch.Tensor], references: list[torch.Tensor]) -> Local:
+    def _worst(self, pairs: list[Pair]) -> Local:
         inputs = [copy for copy in self._copies.values() if copy is not None]
         found = []
-        for place, (value, reference) in enumerate(zip(values, references, strict=True)):
-            verdict = _JUDGE.judge(
-                self._facts,
-                self._vendor,
-                value,
-                reference,
-                inputs,
-                partial(self._hosts_own_error, reference, place),
-            )
+        for place, (value, reference) in enumerate(pairs):
+            if value.shape != reference.shape:
+                wrong = Difference(mismatched_nonfinite=value.numel(), numel=value.numel())
+                return Local(
+                    wrong, math.inf, f"of shape {list(reference.shape)}", "flroute: shapes are exact"
+                )
+            moved = partial(self._hosts_own_error, reference, place)
+            verdict = _JUDGE.judge(self._facts, self._vendor, value, reference, inputs, moved)
             found.append((verdict.reading.excess, place, verdict.tolerance))
         excess, place, allowed = max(found, key=lambda item: item[0])
         in_words = f"rtol {allowed.rtol:.1e}, atol {allowed.atol:.1e}"
-        return Local(difference(values[place], references[place]), excess, in_words, allowed.source)
+        return Local(difference(*pairs[place]), excess, in_words, allowed.source)
 
     def _hosts_own_error(self, reference: torch.Tensor, place: int) -> list[torch.Tensor]:
         """How far the host is off in the same dtype: sums that cancel have no better answer there."""
