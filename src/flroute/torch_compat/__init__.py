@@ -121,7 +121,7 @@ from flroute.torch_compat.streams import (
 )
 from flroute.torch_compat.wrappers import (
     WeakStorage,
-    aliased_as_by_schema,
+    share_storage,
     below_dispatch,
     set_geometry,
     wrapper_of,
@@ -148,7 +148,7 @@ __all__ = [
     "PlainStream",
     "TorchDispatchMode",
     "WeakStorage",
-    "aliased_as_by_schema",
+    "share_storage",
     "below_dispatch",
     "set_geometry",
     "wrapper_of",
