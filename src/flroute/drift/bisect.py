@@ -265,7 +265,7 @@ def grouped(native: Mapping[str, Sequence[str]]) -> list[Group]:
 
     Example:
         >>> grouped({"aten::add_.Tensor": ["a:add"], "aten::mm": ["a:mm"], "aten::add.Tensor": ["a:fast_add"]})
-        [('aten::add.Tensor', 'aten::add_.Tensor'), ('aten::mm',)]
+        [('aten::mm',), ('aten::add.Tensor', 'aten::add_.Tensor')]
     """
     home: dict[str, list[str]] = {}
     groups: list[list[str]] = []
