@@ -89,7 +89,7 @@ good again. It needs no second device and no reference values, only a program th
 In the example a plugin brings a layer norm whose epsilon is 1e-3, whatever it is asked for. By a function:
 
 ```python
-found = flroute.bisect(train, 1e-5, device="reference")  # train() returns the loss; 1e-5 is how far it may be off
+found = flroute.bisect(train, 1e-5, device="reference")  # train() gives the loss, 1e-5 may be its error
 print(found)
 ```
 
@@ -120,10 +120,12 @@ Then ops are sent to the host by halves. This is delta debugging, by prefixes: t
 ends in an op that is needed; with it on the host the next is looked for, until those found are enough. For one op at fault among
 *n* that is about log2(*n*) runs, one to see that it is enough alone, and one with all *others* on the host, to see that it
 spoils the metric by itself. Where it does not, the ops are looked for which it takes (`together_with`). In all at most
-2 log2(*n*) + 6; how many there are to be is said before the search begins. Each further op takes log2(*n*) + 2 more.
+2 log2(*n*) + 6, where not very many ops share a kernel; how many there are to be is said before the search begins. Each further op
+takes log2(*n*) + 2 more.
 
-Ops that share a kernel, or are forms of one op (`add` and `add_`), are first taken together. An op that PyTorch splits where a
-kernel is taken away goes to the host with its parts (`parts`), where the device does not compute these anyway.
+Ops that share a kernel, or are forms of one op (`add` and `add_`), are first taken together. An op that PyTorch splits where its
+kernel is taken away goes to the host with its parts, but for those that the device computes anyway; whether the parts may stay
+where they are is tried at the end, and where they may not, `parts` names them.
 
 Each call of a function begins with the random numbers of the first: torch's, numpy's, Python's and the devices'. A command must
 seed its own.

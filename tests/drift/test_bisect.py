@@ -231,6 +231,25 @@ def test_a_composite_that_is_split_on_its_way_to_the_host_takes_its_parts_along(
         assert abs(float(metric()) - found.good) < 1e-3
 
 
+def test_parts_that_are_right_stay_on_the_device(vendor_with: Callable[..., Made]) -> None:
+    def metric() -> torch.Tensor:
+        with torch.inference_mode():
+            return torch.nn.functional.linear(torch.ones(2, 3), torch.ones(4, 3), torch.ones(4)).exp().sum()
+
+    made = vendor_with(
+        None,
+        Kernel(
+            "aten::linear", named("wrong_linear", lambda x, weight, bias=None: linear(x, weight, bias) + 1)
+        ),
+        Kernel("aten::addmm", addmm),
+    )
+    found = bisected(made, metric)
+    assert (found.ops, found.parts) == (("aten::linear",), ())
+    with flroute.enable(device=made.name, fallback="allow", order=found.order) as session:
+        assert abs(float(metric()) - found.good) < 1e-3
+    assert "aten::addmm" in {d.op for d in session.decisions if d.route == "native"}
+
+
 def test_a_metric_that_is_nan_on_the_device_is_looked_for_like_any_other(
     vendor_with: Callable[..., Made],
 ) -> None:
@@ -287,7 +306,7 @@ def test_a_metric_that_is_fine_from_the_start_is_said_to_be(vendor_with: Callabl
 def test_it_says_how_many_runs_there_are_to_be_before_it_begins(
     vendor_with: Callable[..., Made], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = vendor_with({"aten::exp": lambda x: x})
+    made = vendor_with({"aten::exp": lambda x: np.exp(x) * 2})
     found = flroute.bisect(number, 1e-5, device=made.name)
     first, plan = capsys.readouterr().err.splitlines()[:2]
     assert "3 times to begin with" in first
@@ -300,7 +319,7 @@ def test_it_says_how_many_runs_there_are_to_be_before_it_begins(
 def test_the_result_is_written_as_text_as_json_and_for_a_notebook(
     vendor_with: Callable[..., Made], tmp_path: Path
 ) -> None:
-    found = bisected(vendor_with({"aten::exp": lambda x: x}))
+    found = bisected(vendor_with({"aten::exp": lambda x: np.exp(x) * 2}))
     assert "aten::exp: with its kernels the metric is" in str(found)
     assert '"aten::exp.default" = ["host"]' in str(found)
     assert "aten::exp.default" in found._repr_html_()

@@ -26,7 +26,7 @@ _BEGIN = 3
 """Runs before the search: on the device, again, and on the host."""
 
 _END = 1
-"""Runs after it: with all but what was found on the host."""
+"""Runs after it: with all but what was found on the host. One more where parts of what is split may be left out."""
 
 
 def bisect(
@@ -135,7 +135,7 @@ class _Search:
         groups = grouped(device.native)
         self._announce(groups)
         ops = self._without_bystanders(smallest(groups, lambda some: self._serves(_ops_of(some))))
-        cured = self._with_on_host(ops)
+        cured = self._by_itself(ops)
         return self._found(ops, self._accomplices(ops, groups), device, host, cured)
 
     def _allowed(self, good: float) -> float:
@@ -170,10 +170,10 @@ class _Search:
             )
 
     def _announce(self, groups: Sequence[Group]) -> None:
-        apart, alike = len(groups), max(map(len, groups))
+        apart, alike, last = len(groups), max(map(len, groups)), _END + bool(self.parts)
         best = _BEGIN + fewest_questions(apart) + (_END if apart > 1 else 0)
         worst, two = (
-            _BEGIN + most_questions(apart, n) + (most_questions(alike, n) if alike > 1 else 0) + _END
+            _BEGIN + most_questions(apart, n) + (most_questions(alike, n) if alike > 1 else 0) + last
             for n in (1, 2)
         )
         self.bar.plan(len(self.suspects), best, worst, two)
@@ -206,6 +206,14 @@ class _Search:
             return self._ask("host", (*self.suspects, EVERYTHING))
         in_order = [op for op in self.suspects if op in sent]
         return self._ask(" ".join(in_order), (*in_order, *self.parts))
+
+    def _by_itself(self, ops: tuple[str, ...]) -> Run:
+        """The run with these ops on the host and no parts of theirs, if it is good; else the one with them."""
+        together = self._with_on_host(ops)
+        if not any(op in self.parts for op in together.sent):
+            return together
+        alone = self._ask(f"only {' '.join(ops)}", ops)
+        return alone if self._is_good(alone.metric) else together
 
     def _ask(self, asked: str, ops: Iterable[str]) -> Run:
         run = self.kept.get(asked)
@@ -257,7 +265,7 @@ def grouped(native: Mapping[str, Sequence[str]]) -> list[Group]:
 
     Example:
         >>> grouped({"aten::add_.Tensor": ["a:add"], "aten::mm": ["a:mm"], "aten::add.Tensor": ["a:fast_add"]})
-        [('aten::add.Tensor', 'aten::add_.Tensor'), ('aten::mm',)]
+        [('aten::mm',), ('aten::add.Tensor', 'aten::add_.Tensor')]
     """
     home: dict[str, list[str]] = {}
     groups: list[list[str]] = []

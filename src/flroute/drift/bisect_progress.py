@@ -55,7 +55,7 @@ class Progress(AbstractContextManager["Progress"]):
     def begins(self, asked: str) -> None:
         """A run begins."""
         where = {"device": "on the device", "device again": "on the device, again", "host": "on the host"}
-        count = asked.count(" ") + 1
+        count = len(asked.removeprefix("only ").split())
         self._bar.update(self._task, description=where.get(asked, f"{counted(count, 'op')} on the host"))
 
     def advance(self, done: int) -> None:

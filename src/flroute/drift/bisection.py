@@ -24,7 +24,7 @@ class Bisection:
             good from the start.
         kernels: those of these ops, as the first run chose them.
         together_with: ops without whose kernels those of ``ops`` spoil nothing, where these do not by themselves.
-        parts: ops that only come up when ``ops`` are split on their way to the host; they were sent there, too.
+        parts: ops that only come up when ``ops`` are split on their way to the host, and have to go there, too.
         suspects: how many ops the device computed.
         runs: how many runs it took, those of an interrupted search among them.
         kept: how many of these came from the state file.

@@ -76,8 +76,9 @@ class Contract:
         """The rules that the call broke."""
         facts, args, kwargs = before.call
         found = [*self._aliasing(facts, args, kwargs, result), *self._layout(facts, args, kwargs, result)]
-        found += self._effects(before)
-        if not (facts.is_seeded or written_tensors(facts, args, kwargs)):
+        wrote = self._effects(before)
+        found += wrote
+        if not (wrote or facts.is_seeded or written_tensors(facts, args, kwargs)):
             found += self._repeated(facts, args, kwargs, result)
         self._due += [_Due(t, version, facts.name, place) for t, version in before.versions]
         return [Violation(rule, facts.name, place, detail) for rule, detail in found]

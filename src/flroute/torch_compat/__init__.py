@@ -125,9 +125,9 @@ from flroute.torch_compat.streams import (
 )
 from flroute.torch_compat.wrappers import (
     WeakStorage,
-    aliased_as_by_schema,
     below_dispatch,
     set_geometry,
+    share_storage,
     wrapper_of,
 )
 
@@ -216,6 +216,7 @@ __all__ = [
     "sees_device",
     "sequence_number",
     "set_geometry",
+    "share_storage",
     "single_threaded_backward",
     "skip_in_dynamo",
     "source_rank_of",
