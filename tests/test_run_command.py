@@ -123,6 +123,13 @@ def test_a_scripts_error_shows_its_own_traceback(tmp_path: Path) -> None:
     assert "/flroute/" not in trace
 
 
+def test_a_missing_package_for_cuda_is_named_with_what_to_do(tmp_path: Path) -> None:
+    trace = in_a_process(write(tmp_path, "import flash_attn\n")).stderr
+    assert "ModuleNotFoundError: No module named 'flash_attn'" in trace
+    assert "flash_attn is a package for CUDA" in trace
+    assert "scaled_dot_product_attention" in trace
+
+
 def test_a_syntax_error_is_shown_as_python_shows_it(tmp_path: Path) -> None:
     script = write(tmp_path, "def broken(:\n")
     ours = in_a_process(script).stderr.partition("flroute run on")[0]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from flroute.cuda_alias.advice import advise
 from flroute.errors import FlrouteError
 
 _OWN = (str(Path(__file__).resolve().parent.parent), "<frozen runpy>", runpy.__file__)
@@ -115,6 +116,7 @@ def _executed(wanted: File | Module) -> int | str | None:
     except SystemExit as leaving:
         return leaving.code
     except BaseException as error:  # noqa: BLE001 -- whatever a script raises ends it, and is shown as Python shows it
+        advise(error)
         without_own_frames(error)
         sys.excepthook(type(error), error, error.__traceback__)
         return 130 if isinstance(error, KeyboardInterrupt) else 1
