@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import threading
 from collections.abc import Iterator
@@ -254,3 +255,20 @@ def test_compiled_code_runs_as_it_stands_until_the_end() -> None:
 
     torch.compile(twice, backend=backend)(torch.ones(2))
     assert calls == [1]
+
+
+def test_what_a_module_kept_from_inside_is_pytorchs_own_afterwards() -> None:
+    with flroute.enable(alias=("cuda",)):
+        kept = torch.cuda.is_available, torch.load, torch.Generator, torch.cuda.FloatTensor
+        assert kept[0]()
+    is_available, load, generator, float_tensor = kept
+    assert not is_available()
+    file = io.BytesIO()
+    torch.save(torch.ones(2), file)
+    file.seek(0)
+    assert torch.equal(load(file), torch.ones(2))
+    assert isinstance(generator(), torch.Generator)
+    with pytest.raises(RuntimeError, match="CUDA"):
+        generator(device="cuda")
+    with pytest.raises(AliasError, match="none is"):
+        float_tensor(2)

@@ -12,6 +12,7 @@ from flroute.cuda_alias.ordinals import Ordinals
 from flroute.cuda_alias.uses import Uses
 from flroute.device import table
 from flroute.device.table import Device
+from flroute.errors import AliasError
 
 
 class Alias:
@@ -88,9 +89,20 @@ _lock = threading.Lock()
 
 
 def current() -> Alias:
-    """The alias in force here: this thread's innermost, else the one that was opened last in the process."""
+    """The alias in force here: this thread's innermost, else the one that was opened last in the process.
+
+    Raises:
+        AliasError: none is.
+    """
     mode = mode_here()
-    return mode.alias if mode is not None else _open[-1]
+    if mode is not None:
+        return mode.alias
+    try:
+        return _open[-1]
+    except IndexError:
+        raise AliasError(
+            "cuda means a device while a session with alias=('cuda',) is open: none is"
+        ) from None
 
 
 def mode_here() -> CudaMode | None:

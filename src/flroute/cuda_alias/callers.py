@@ -10,13 +10,15 @@ import torch
 
 _OWN = (str(Path(__file__).resolve().parent.parent), str(Path(torch.__file__).resolve().parent), "<frozen")
 _IN_BETWEEN = tuple(f"/{name}.py" for name in ("contextlib", "functools", "typing_extensions"))
+_PASS_ON = ("__torch_function__", "pass_on")
+"""Handlers of modes, and what stands before a replacement (``patches.py``)."""
 _is_own: dict[str, bool] = {}  # by file name, for this is asked at every getter
 
 
 def asker(depth: int) -> FrameType:
-    """The frame that asks, ``depth`` above the caller; handlers of modes only pass questions on."""
+    """The frame that asks, ``depth`` above the caller; some above it only pass questions on."""
     frame = sys._getframe(depth + 1)
-    while frame.f_code.co_name == "__torch_function__" and frame.f_back is not None:
+    while frame.f_code.co_name in _PASS_ON and frame.f_back is not None:
         frame = frame.f_back
     return frame
 

@@ -166,8 +166,8 @@ def _torch_device(alias: Alias, func: Any, args: Args, kwargs: Kwargs) -> torch.
 Handler = Callable[["Alias", Any, Args, Kwargs], Any]
 
 _HANDLERS: dict[Any, Handler] = {
-    torch.Tensor.device.__get__: _device,  # type: ignore[attr-defined]
-    torch.Tensor.is_cuda.__get__: _is_cuda,
+    torch.Tensor.device.__get__: _device,
+    torch.Tensor.is_cuda.__get__: _is_cuda,  # type: ignore[attr-defined]
     torch.Tensor.get_device: _get_device,
     torch.Tensor.type: _type,
     torch.Tensor.cuda: _cuda,

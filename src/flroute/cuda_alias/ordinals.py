@@ -47,10 +47,10 @@ class Ordinals:
         >>> import flroute
         >>> from flroute.device import table
         >>> ordinals = Ordinals(table.device_at(1))
-        >>> ordinals.device("cuda:0"), ordinals.device(3)
+        >>> ordinals.device("cuda:0"), ordinals.device(1)
         (device(type='fl', index=1), device(type='fl', index=0))
         >>> ordinals.alias(0)
-        device(type='cuda', index=3)
+        device(type='cuda', index=1)
     """
 
     first: Device

@@ -90,9 +90,10 @@ def to_markdown() -> str:
         f"| `{owner}` | {names} | {meaning} |\n" for owner, names, meaning in _by_meaning(redirected)
     )
     release = ".".join(torch.__version__.split(".")[:2])
+    tensors = "`device=`, `.to`, `.cuda`, `.type`, `.device`, `.is_cuda`, `.get_device`, `pin_memory`"
     return (
-        f"{_HEAD.format(release=release)}| tensors and factories | `device=`, `.to`, `.cuda`, `.type`, `.device`, `.is_cuda`, `.get_device`, `pin_memory` "
-        f"| the device |\n{rows}"
+        _HEAD.format(release=release)
+        + f"| tensors and factories | {tensors} | the device |\n{rows}"
         + _REFUSED
         + "".join(f"| `{name}` | {why} |\n" for name, why in sorted(refused.items()))
         + _PACKAGES

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 _ABSENT = object()
@@ -39,6 +41,10 @@ class PatchSet:
         self._users = 0
         self._undone_at_end = ExitStack()
         self._entered: set[str] = set()
+
+    def __bool__(self) -> bool:
+        """Whether they are in force."""
+        return self._users > 0
 
     def acquire(self, patches: Iterable[Patch]) -> None:
         """Put the patches in force, or count one more user of those in force."""
@@ -78,9 +84,22 @@ def _apply(patch: Patch, stack: ExitStack) -> None:
         stack.callback(_set_back, owner, patch.name, getattr(owner, patch.name))
         return
     saved = vars(owner).get(patch.name, _ABSENT)
-    made = patch.make(getattr(owner, patch.name) if saved is _ABSENT else saved)
+    original = getattr(owner, patch.name) if saved is _ABSENT else saved
+    made = patch.make(original)
+    if isinstance(made, FunctionType):
+        made = _while_in_force(made, original)
     stack.callback(_restore, owner, patch.name, saved)
     setattr(owner, patch.name, made)
+
+
+def _while_in_force(made: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Modules that a script imports may keep what they found, and call it when the patches are gone."""
+
+    @functools.wraps(made)
+    def pass_on(*args: Any, **kwargs: Any) -> Any:
+        return (made if in_force else original)(*args, **kwargs)
+
+    return pass_on
 
 
 def _restore(owner: Any, name: str, saved: Any) -> None:

@@ -31,7 +31,7 @@ def mirrored(name: str, theirs: Callable[..., Any]) -> Make:
             current().uses.add(name, asker(1))
             return call(*args, **kwargs)
 
-        return facade(theirs, make_one)
+        return facade(original, make_one, theirs)
 
     return make
 
