@@ -123,6 +123,8 @@ LINES = [
     ("x = cuda.is_available()", Kind.CUDA_API, Need.FIX, "x = torch.accelerator.is_available()"),
     ("x = torch.cuda.memory_allocated(device=1)", Kind.CUDA_API, Need.FIX, "x = torch.get_device_module().memory_allocated(device=1)"),
     ("x = torch.cuda.Event(enable_timing=True)", Kind.CUDA_API, Need.FIX, "x = torch.get_device_module().Event(enable_timing=True)"),
+    ("def g(s: torch.cuda.Stream): ...", Kind.CUDA_API, Need.FIX, "def g(s: torch.Stream): ..."),
+    ("x: torch.cuda.device", Kind.CUDA_API, Need.HAND, None),
     ("x = torch.cuda.CUDAGraph()", Kind.CUDA_ONLY, Need.BLOCKED, None),
     ('torch.cuda.nvtx.range_push("a")', Kind.CUDA_ONLY, Need.HAND, None),
     ("torch.cuda.manual_seed(3)", Kind.SEED, Need.HAND, None),

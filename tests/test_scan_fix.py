@@ -137,6 +137,20 @@ def test_the_device_is_defined_once_below_the_imports() -> None:
     assert fixed(again) == again.replace("x.cuda()", "x.to(DEVICE)")
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        'import torch; x = torch.ones(2, device="cuda")\n',
+        'import os\nconfig = {"device": "cuda"}\nimport torch\n',
+        'import os\nos.environ["A"] = "1"\nimport torch as t\nx = t.ones(2, device="cuda")\n',
+        'device = "cuda"\nimport torch as t\n',
+    ],
+)
+def test_the_device_is_defined_before_it_is_used(source: str) -> None:
+    exec(compile(fixed(source), "a.py", "exec"), {})
+    assert scan_source(fixed(source), "a.py").fixed is None
+
+
 def test_a_name_that_is_taken_is_left_alone() -> None:
     assert "ACCELERATOR = torch.accelerator" in fixed('import torch\nDEVICE = "cuda"\n')
     assert fixed('import torch\nDEVICE = "cuda"\n').endswith("DEVICE = ACCELERATOR.type\n")

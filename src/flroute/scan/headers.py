@@ -33,7 +33,12 @@ def with_header(old: str, new: cst.Module, *, torch: str, device: str) -> cst.Mo
     cleaned = cst.ensure_type(new.visit(_WithoutImports(unused)), cst.Module)
     body: list[_Statement] = list(cleaned.body)
     if device in used and defined_device(cleaned, torch) != device:
-        at = _after_imports(body, torch)
+        at = _place(body, torch, device)
+        if not any(torch in _bound_by(statement) for statement in body[:at]):
+            body[at:at] = [
+                _statement("import torch" if torch == "torch" else f"import torch as {torch}", blank=at > 0)
+            ]
+            at += 1
         body[at:at] = [_statement(f"{device} = {DEFINITION.format(torch=torch)}", blank=True)]
         if at + 1 < len(body):
             body[at + 1] = _with_a_blank_line(body[at + 1])
@@ -118,15 +123,22 @@ def _without_empty(body: Sequence[_Statement]) -> list[_Statement]:
     return kept
 
 
-def _after_imports(body: Sequence[cst.BaseStatement], torch: str) -> int:
-    """The place after the first run of imports, or after that of PyTorch where it comes later."""
+def _place(body: Sequence[_Statement], torch: str, device: str) -> int:
+    """After the first run of imports, or after that of PyTorch where it comes later; but before the first use."""
     end = 0
     for position, statement in enumerate(body):
         if not (_is_docstring(statement, position) or _imports_only(statement)):
             break
         end = position + 1
-    later = next((i + 1 for i, statement in enumerate(body) if torch in _bound_by(statement)), 0)
-    return max(end, later)
+    imported = (
+        i + 1
+        for i, statement in enumerate(body)
+        if torch in _bound_by(statement) and _imports_only(statement)
+    )
+    used = (i for i, statement in enumerate(body) if device in names_used(cst.Module([statement]).code))
+    first_use = next(used, len(body))
+    later = max(end, next(imported, 0))
+    return later if later <= first_use else min(end, first_use)
 
 
 def _imports_only(statement: cst.CSTNode) -> bool:

@@ -158,6 +158,10 @@ def _of_cuda(name: str, look: Look) -> Hit:
     if refused is not None:
         kind, need, advice = refused
         return Hit(kind, need, advice, runs=f"torch.cuda.{name}" in redirected())
+    if any(isinstance(node, cst.Annotation) for node in look.above):
+        if name not in ("Stream", "Event"):
+            return Hit(Kind.CUDA_API, Need.HAND, "annotate with what every device has")
+        return Hit(Kind.CUDA_API, instead=look.code(f"{{torch}}.{name}"))
     call = look.parent
     by_name = isinstance(call, cst.Call) and any(arg.keyword is not None for arg in call.args)
     plain = name.removeprefix("memory.").removeprefix("streams.")
