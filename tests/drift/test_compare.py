@@ -50,3 +50,11 @@ def test_the_command_writes_what_it_found(tmp_path: Path) -> None:
     assert told["passed"]
     assert told["a"]["device"].startswith("reference:0")
     assert "<svg" in page.read_text()
+
+
+def test_the_backward_pass_starts_where_a_softmax_does_not_cancel_it() -> None:
+    found = flroute.compare(
+        nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1)), torch.randn(2, 4), a="cpu", b="host-float64"
+    )
+    gradient = next(t for t in found.tensors if t.what == "gradient of parameter" and t.name == "0.weight")
+    assert gradient.difference.scale > 0.01

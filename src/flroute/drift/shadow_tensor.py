@@ -113,11 +113,17 @@ class ShadowTensor(torch.Tensor):
 
 
 def _as_by_schema(func: Any, args: Any, kwargs: Any, wrapped: Any) -> Any:
+    """The result, with the memory its schema says; wrappers that were given take on the geometry of what they wrap."""
+    if func.is_view and not isinstance(wrapped, tuple):
+        wrapped = aliased_as_by_schema(func, args, kwargs, wrapped)  # type: ignore[no-untyped-call]
     for tensor in _shadows((*args, *kwargs.values())):
-        value = tensor.value
-        if (tensor.shape, tensor.stride(), tensor.storage_offset()) != (value.shape, value.stride(), value.storage_offset()):
-            set_geometry(tensor, value)
+        if _geometry(tensor) != _geometry(tensor.value):
+            set_geometry(tensor, tensor.value)
     return wrapped
+
+
+def _geometry(tensor: torch.Tensor) -> Any:
+    return tensor.shape, tensor.stride(), tensor.storage_offset()
 
 
 def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:

@@ -197,7 +197,8 @@ def _largest_error(v: Any, r: Any) -> float:
         part = v[start : start + BLOCK]
         error = scratch[: len(part)]
         np.copyto(error, part)
-        np.subtract(error, r[start : start + BLOCK], out=error)
+        with np.errstate(invalid="ignore"):  # of an infinity and another one
+            np.subtract(error, r[start : start + BLOCK], out=error)
         largest = max(float(error.max()), -float(error.min()))
         if not largest <= found:
             found = largest
