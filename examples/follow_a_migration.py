@@ -249,8 +249,8 @@ def page() -> str:
             "# From cuda to a device\n\nMade by `python examples/follow_a_migration.py docs` with PyTorch "
             f"{torch.__version__.partition('+')[0]}: each command ran, and this is what it said.\n\n"
             "[The project](../examples/migration) trains a small vision transformer on handwritten digits, and was written for "
-            'cuda: `.cuda()`, `torch.cuda.amp`, `device="cuda"`, `map_location="cuda:0"`. It has three files: `data.py` with loaders and '
-            "mixup, `model.py`, and `train.py`, which saves a checkpoint after each epoch.\n\n"
+            'cuda: `.cuda()`, `torch.cuda.amp`, `device="cuda"`, `map_location="cuda:0"`. It has three files: '
+            "`data.py` with loaders and mixup, `model.py`, and `train.py`, which saves a checkpoint after each epoch.\n\n"
         )
         return about + "\n".join(part(project) for part in parts)
 
