@@ -40,7 +40,6 @@ from flroute.reference_vendor import (
     gamma,
     gelu,
     grid_sample,
-    half_normalization,
     histograms,
     indexing,
     integers,
@@ -120,7 +119,6 @@ MODULES = (
     margin_losses,
     ctc,
     normalization,
-    half_normalization,
     rms_normalization,
     weight_norm,
     embedding,
@@ -150,10 +148,6 @@ MODULES = (
 )
 
 
-APART = (attention, creation, half_normalization, random, rms_normalization)
-"""Their kernels for half precision are their own."""
-
-
 def _device() -> DeviceFacts:
     return DeviceFacts(
         name="Reference (host CPU)",
@@ -166,10 +160,10 @@ def kernels() -> tuple[Kernel, ...]:
     """Every kernel: compiled ones, those in numpy, those for half precision made of them; last those that promote dtypes.
 
     Made of no other: random numbers are the host's own in each precision, no tensor says in which a new one is to be, and
-    attention and normalization keep statistics in float32.
+    attention and RMS normalization keep statistics in float32.
     """
     every = collect_kernels(*MODULES, implementation="numpy")
-    apart = set(collect_kernels(*APART, implementation="numpy"))
+    apart = set(collect_kernels(attention, creation, random, rms_normalization, implementation="numpy"))
     one = [kernel for kernel in every if not promotes(kernel)]
     several = [kernel for kernel in every if promotes(kernel)]
     return (
