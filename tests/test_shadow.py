@@ -139,7 +139,9 @@ def test_the_session_accounts_for_what_the_device_does_alone() -> None:
                     model(x).sum()
             else:
                 model(x).sum()
-        done = [d for d in session.decisions if d.route != "view"]  # autograd detaches once more under a second mode
+        done = [
+            d for d in session.decisions if d.route != "view"
+        ]  # autograd detaches once more under a second mode
         counts.append({(d.op, str(d.route)): (d.calls, d.bytes_to_host) for d in done})
     assert counts[0] == counts[1]
 
@@ -223,7 +225,7 @@ def test_the_model_is_as_it_was(sample: float, raises: bool) -> None:
                 model(torch.ones(3, 5, device="fl"))
 
     if raises:
-        with pytest.raises(RuntimeError, match="shapes|size"):
+        with pytest.raises(RuntimeError, match=r"shapes|size"):
             run()
     else:
         run()
@@ -364,7 +366,9 @@ def test_shapes_that_depend_on_values_are_the_device_s() -> None:
     with flroute.shadow(model) as s:
         model()
     assert s.first_divergence is None
-    assert ("aten::index.Tensor", "shape [4]", "shape [0]") in {(b.op, b.device, b.reference) for b in s.branches}
+    assert ("aten::index.Tensor", "shape [4]", "shape [0]") in {
+        (b.op, b.device, b.reference) for b in s.branches
+    }
 
 
 def test_one_shadow_inside_another() -> None:
@@ -397,7 +401,8 @@ def test_integers_truth_values_empty_and_complex_tensors() -> None:
 
 def test_an_error_of_the_program_is_the_program_s() -> None:
     model = on_device(lambda w: w @ torch.ones(3, 3, device="fl"))
-    plain = pytest.raises(RuntimeError, model)
+    with pytest.raises(RuntimeError) as plain:
+        model()
     with flroute.shadow(model) as s, pytest.raises(RuntimeError) as looked_at:
         model()
     assert str(looked_at.value) == str(plain.value)
@@ -411,7 +416,10 @@ def test_a_kernel_that_writes_its_argument_or_never_says_the_same_breaks_a_rule(
     model = Calls(lambda w: (w * 1).tanh().sum() + w.sin().sum()).to(wrong.device)
     with flroute.shadow(model) as s, torch.no_grad():
         model()
-    assert {(v.rule, v.op) for v in s.violations} == {("in-place", "aten::tanh"), ("determinism", "aten::sin")}
+    assert {(v.rule, v.op) for v in s.violations} == {
+        ("in-place", "aten::tanh"),
+        ("determinism", "aten::sin"),
+    }
     assert not s.ok
     with flroute.shadow(model, contract=False) as s, torch.no_grad():
         model()
@@ -430,7 +438,7 @@ def test_the_first_infinity_or_nan_is_kept_as_a_script_that_runs(wrong: Made, tm
     done = subprocess.run([sys.executable, found.script], capture_output=True, text=True, check=True)
     assert "aten::log on reference:0" in done.stdout
     assert "infinite or no numbers: 0 in the result" in done.stdout
-    assert list(s.scripts) == ["aten::log"]
+    assert Path(s.scripts["aten::log"]).exists()
 
 
 def test_version_counters_of_lists_move_without_a_session() -> None:

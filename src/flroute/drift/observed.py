@@ -59,7 +59,9 @@ class Observed:
         self._place = observer.here()
         self._row = self._ledger.row(facts.name, self._place)
         self._seen: dict[int, torch.Tensor] = {}  # inputs of the device as the reference reads them
-        self._as_is: dict[int, torch.Tensor] = {}  # the same in the device's dtypes, where these are asked for
+        self._as_is: dict[
+            int, torch.Tensor
+        ] = {}  # the same in the device's dtypes, where these are asked for
         self._worst = _Worst()
 
     def run(self) -> Any:
@@ -70,7 +72,7 @@ class Observed:
         with without_modes():
             before = None if contract is None else contract.before(self._facts, self._args, self._kwargs)
             if not draws:
-                exact, parallel = self._references(lambda read: self._compute(read))
+                exact, parallel = self._references(self._compute)
         versions = [_version(tensor) for tensor in self._written]
         try:
             result = self._facts.op(*self._args, **self._kwargs)
@@ -168,7 +170,9 @@ class Observed:
 
     # -- what came of it
 
-    def _compare(self, result: Any, exact: list[torch.Tensor] | None, parallel: list[torch.Tensor] | None) -> None:
+    def _compare(
+        self, result: Any, exact: list[torch.Tensor] | None, parallel: list[torch.Tensor] | None
+    ) -> None:
         made = self._results_of(result)
         if not made:
             self._compare_numbers(result)
@@ -238,7 +242,10 @@ class Observed:
     def _given_up(self, values: torch.Tensor) -> torch.Tensor:
         """Values that nothing else is made of."""
         storage = values.untyped_storage()
-        shared = any(storage_key(storage) == storage_key(t.untyped_storage()) for t in (*self._seen.values(), *self._as_is.values()))
+        shared = any(
+            storage_key(storage) == storage_key(t.untyped_storage())
+            for t in (*self._seen.values(), *self._as_is.values())
+        )
         return values.clone() if shared or storage.nbytes() != values.numel() * values.itemsize else values
 
     def _compare_numbers(self, result: Any) -> None:

@@ -120,9 +120,9 @@ from flroute.torch_compat.streams import (
 )
 from flroute.torch_compat.wrappers import (
     WeakStorage,
-    share_storage,
     below_dispatch,
     set_geometry,
+    share_storage,
     wrapper_of,
 )
 
@@ -147,15 +147,12 @@ __all__ = [
     "PlainStream",
     "TorchDispatchMode",
     "WeakStorage",
-    "share_storage",
-    "below_dispatch",
-    "set_geometry",
-    "wrapper_of",
     "above_in_dispatch_stack",
     "accelerator_functions",
     "all_op_names",
     "answer_for_accelerator",
     "before_printing",
+    "below_dispatch",
     "boxed_redispatch",
     "callback_work",
     "carries_more_than_its_impl",
@@ -208,6 +205,8 @@ __all__ = [
     "seeding_everything",
     "sees_device",
     "sequence_number",
+    "set_geometry",
+    "share_storage",
     "single_threaded_backward",
     "skip_in_dynamo",
     "source_rank_of",
@@ -222,4 +221,5 @@ __all__ = [
     "without_device_autocast",
     "without_host_autocast",
     "wrap_backward",
+    "wrapper_of",
 ]
