@@ -89,7 +89,7 @@ class ShadowTensor(torch.Tensor):
         """What is on the record that this tensor's calls go to."""
         return ShadowReport(self._observer.ledger, self._observer.reference)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, **_contents: Any) -> str:  # type: ignore[override]
         return f"ShadowTensor({self._value!r})"
 
     def __tensor_flatten__(self) -> tuple[list[str], Observer]:
