@@ -29,7 +29,7 @@ import flroute
 
 SAMPLE = 0.01
 GOAL, GOAL_SAMPLED = 6.0, 1.3
-TOGETHER, STEPS = 6, 400
+TOGETHER, STEPS = 5, 600
 """Steps of one kind in a row; steps that are routed, and steps that are sampled, in all."""
 
 
@@ -164,7 +164,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--only", choices=MODELS, nargs="*", default=list(MODELS))
     chosen = parser.parse_args()
     table = Table("model", "routed", "in a shadow", "of that the reference", f"factor (goal {GOAL})",

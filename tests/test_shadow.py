@@ -225,7 +225,7 @@ def test_the_model_is_as_it_was(sample: float, raises: bool) -> None:
                 model(torch.ones(3, 5, device="fl"))
 
     if raises:
-        with pytest.raises(RuntimeError, match="shapes|size"):
+        with pytest.raises(RuntimeError, match=r"shapes|size"):
             run()
     else:
         run()
@@ -401,7 +401,8 @@ def test_integers_truth_values_empty_and_complex_tensors() -> None:
 
 def test_an_error_of_the_program_is_the_program_s() -> None:
     model = on_device(lambda w: w @ torch.ones(3, 3, device="fl"))
-    plain = pytest.raises(RuntimeError, model)
+    with pytest.raises(RuntimeError) as plain:
+        model()
     with flroute.shadow(model) as s, pytest.raises(RuntimeError) as looked_at:
         model()
     assert str(looked_at.value) == str(plain.value)
@@ -437,7 +438,7 @@ def test_the_first_infinity_or_nan_is_kept_as_a_script_that_runs(wrong: Made, tm
     done = subprocess.run([sys.executable, found.script], capture_output=True, text=True, check=True)
     assert "aten::log on reference:0" in done.stdout
     assert "infinite or no numbers: 0 in the result" in done.stdout
-    assert list(s.scripts) == ["aten::log"]
+    assert Path(s.scripts["aten::log"]).exists()
 
 
 def test_version_counters_of_lists_move_without_a_session() -> None:

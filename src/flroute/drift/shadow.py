@@ -112,10 +112,10 @@ class _Steps:
             with above_in_dispatch_stack(
                 self._depth
             ):  # modes opened meanwhile stay on top, where they are left
-                self._mode.__enter__()
+                self._mode.__enter__()  # type: ignore[no-untyped-call]
         else:
             with on_top_of_dispatch_stack(self._mode):
-                self._mode.__exit__(None, None, None)
+                self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self._on = on
 
 

@@ -44,9 +44,8 @@ class ShadowTensor(torch.Tensor):
     _value: torch.Tensor
     _observer: Observer
 
-    @staticmethod
-    def __new__(
-        cls: type[ShadowTensor], value: torch.Tensor, observer: Observer | None = None
+    def __new__(  # noqa: D102, PYI034 -- see the class; typing.Self needs Python 3.11
+        cls, value: torch.Tensor, observer: Observer | None = None
     ) -> ShadowTensor:
         if not isinstance(value, torch.Tensor) or value.device.type != DEVICE_TYPE:
             where = value.device if isinstance(value, torch.Tensor) else type(value).__name__
@@ -90,7 +89,7 @@ class ShadowTensor(torch.Tensor):
         """What is on the record that this tensor's calls go to."""
         return ShadowReport(self._observer.ledger, self._observer.reference)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, **_contents: Any) -> str:  # type: ignore[override]
         return f"ShadowTensor({self._value!r})"
 
     def __tensor_flatten__(self) -> tuple[list[str], Observer]:
@@ -103,7 +102,9 @@ class ShadowTensor(torch.Tensor):
         return ShadowTensor(inner["_value"], observer)
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]  # PyTorch's own stub leaves the function out
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         observer = _common_observer(args, kwargs)
         values = map_values(_unwrapped, args)

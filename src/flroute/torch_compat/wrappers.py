@@ -16,7 +16,7 @@ share_storage = torch._functionalize_unsafe_set
 
 def wrapper_of(cls: type[torch.Tensor], inner: torch.Tensor, *, requires_grad: bool) -> Any:
     """A tensor of the class ``cls`` that looks like ``inner`` and has no memory of its own."""
-    return torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+    return torch.Tensor._make_wrapper_subclass(
         cls,
         inner.size(),
         strides=inner.stride(),
