@@ -27,7 +27,9 @@ def test_the_op_of_a_fault_is_named(plant: Plant, fault: Fault) -> None:
     first = found.first_divergence
     assert first is not None, found
     assert first.op == fault.called
-    between = first.place.module is None and first.place.phase == "forward"  # gradients are clipped outside of torch.optim
+    between = (
+        first.place.module is None and first.place.phase == "forward"
+    )  # gradients are clipped outside of torch.optim
     assert first.place.phase == fault.phase or (between and fault.phase == "optimizer")
     assert {row.op.partition(".")[0].rstrip("_") for row in found.wrong} <= {
         op.partition(".")[0].rstrip("_") for op in (*fault.ops, fault.called)

@@ -13,7 +13,7 @@ import torch
 
 from flroute.device.table import DEVICE_TYPE
 from flroute.drift.host_values import is_dense, seen_from_host
-from flroute.torch_compat import WeakStorage, storage_key
+from flroute.torch_compat import HOST_KEYS, WeakStorage, storage_key
 
 _SWEEP_EVERY = 256
 """Buffers that are begun until those of storages that are gone are let go of."""
@@ -63,7 +63,7 @@ class Carried:
 
     def begin(self, tensor: torch.Tensor) -> None:
         """Give the tensor's storage a buffer that holds what the device holds, unless it has one."""
-        if self.has(tensor) or not _can_be_carried(tensor):
+        if self.has(tensor) or not _can_be_carried(tensor) or tensor.is_conj() or tensor.is_neg():
             return
         whole = _whole_storage(tensor)
         values = seen_from_host(whole).to(self._dtype_for(tensor.dtype), copy=True)
@@ -80,7 +80,9 @@ class Carried:
             return
         self.begin(tensor)
         known = self.view(tensor)
-        if known is not None:
+        if known is None or tensor.is_conj() or tensor.is_neg():  # lazily the conjugate of what is there
+            self.drop(tensor)
+        else:
             known.copy_(values)
 
     def drop(self, tensor: torch.Tensor) -> None:
@@ -119,10 +121,8 @@ def _elements_of_storage(tensor: torch.Tensor) -> int:
 
 
 def _whole_storage(tensor: torch.Tensor) -> torch.Tensor:
-    plain = tensor.detach()
-    if plain.is_conj():
-        plain = plain.conj()
-    return plain.as_strided((_elements_of_storage(tensor),), (1,), 0)
+    as_strided = torch.ops.aten.as_strided.default  # PyTorch's own: a session would count the view
+    return as_strided.redispatch(HOST_KEYS, tensor, (_elements_of_storage(tensor),), (1,), 0)  # type: ignore[no-any-return]
 
 
 def _fills(values: torch.Tensor, tensor: torch.Tensor, count: int) -> bool:

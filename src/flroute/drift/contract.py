@@ -76,8 +76,9 @@ class Contract:
         """The rules that the call broke."""
         facts, args, kwargs = before.call
         found = [*self._aliasing(facts, args, kwargs, result), *self._layout(facts, args, kwargs, result)]
-        found += self._effects(before)
-        if not (facts.is_seeded or written_tensors(facts, args, kwargs)):
+        wrote = self._effects(before)
+        found += wrote
+        if not (wrote or facts.is_seeded or written_tensors(facts, args, kwargs)):
             found += self._repeated(facts, args, kwargs, result)
         self._due += [_Due(t, version, facts.name, place) for t, version in before.versions]
         return [Violation(rule, facts.name, place, detail) for rule, detail in found]
@@ -98,11 +99,18 @@ class Contract:
         given = {storage_key(t.untyped_storage()): t for t in tensors_in(args, kwargs) if t.numel()}
         if facts.writes_self:
             same = len(made) == 1 and made[0] is args[0]
-            return [] if same else [("aliasing", "an in-place op returns the tensor it was given, not another one")]
+            return (
+                []
+                if same
+                else [("aliasing", "an in-place op returns the tensor it was given, not another one")]
+            )
         if facts.written or _may_alias(facts):
             return []
         return [
-            ("aliasing", f"result {place} shares memory with an argument of shape {list(given[key].shape)}; it is to be new")
+            (
+                "aliasing",
+                f"result {place} shares memory with an argument of shape {list(given[key].shape)}; it is to be new",
+            )
             for place, tensor in enumerate(made)
             if tensor.numel() and (key := storage_key(tensor.untyped_storage())) in given
         ]
@@ -114,7 +122,9 @@ class Contract:
             return []
         try:
             found = _against(result, expected_results(facts.op, args, kwargs))
-            if found and not facts.is_seeded:  # rules for tensors without data are at times those of another device
+            if (
+                found and not facts.is_seeded
+            ):  # rules for tensors without data are at times those of another device
                 found = _against(result, _on_host(facts, args, kwargs))
         except Exception:  # noqa: BLE001 -- PyTorch refuses what the device has served: there is nothing to hold it to
             return []
@@ -122,7 +132,10 @@ class Contract:
 
     def _effects(self, before: Before) -> list[tuple[str, str]]:
         return [
-            ("in-place", f"wrote an argument of shape {list(tensor.shape)} that its schema does not let it write")
+            (
+                "in-place",
+                f"wrote an argument of shape {list(tensor.shape)} that its schema does not let it write",
+            )
             for tensor, held in before.untouched
             if not _same_bits(seen_from_host(tensor), held)
         ]
@@ -156,14 +169,18 @@ def _on_host(facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> l
     with without_modes():
         here = map_values(seen_from_host, args)
         named = {
-            name: torch.device("cpu") if isinstance(value, torch.device) else map_values(seen_from_host, value)
+            name: torch.device("cpu")
+            if isinstance(value, torch.device)
+            else map_values(seen_from_host, value)
             for name, value in kwargs.items()
         }
         result = facts.op(*here, **named)
     return list(result) if isinstance(result, tuple | list) else [result]
 
 
-_ALIASES = frozenset({"aten::lift", "aten::lift_fresh", "aten::contiguous", "aten::to", "aten::reshape", "aten::_to_copy"})
+_ALIASES = frozenset(
+    {"aten::lift", "aten::lift_fresh", "aten::contiguous", "aten::to", "aten::reshape", "aten::_to_copy"}
+)
 
 
 def _may_alias(facts: OpFacts) -> bool:

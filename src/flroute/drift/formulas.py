@@ -12,7 +12,11 @@ from flroute.routing.composites import PARTS
 
 
 def _grouped_mm(
-    a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: Any = None
+    a: Tensor,
+    b: Tensor,
+    offs: Tensor | None = None,
+    bias: None = None,  # noqa: ARG001 -- PyTorch takes none yet
+    out_dtype: Any = None,  # noqa: ARG001 -- the reference has its own
 ) -> Tensor:
     """Products of groups: rows of ``a``, or columns of ``b``, or both, are cut at ``offs``."""
     if offs is None:
@@ -51,7 +55,7 @@ def computed_by(op: Any) -> Callable[..., Any]:
     name = op.name()
     if name in _FORMULAS:
         return _FORMULAS[name]
-    return PARTS[name] if name.startswith(_ONLY_ON_DEVICES) and name in PARTS else op  # type: ignore[no-any-return]
+    return PARTS[name] if name.startswith(_ONLY_ON_DEVICES) and name in PARTS else op
 
 
 def _dropout(x: Tensor, p: float, train: bool | None, result: Any) -> list[Tensor]:
@@ -93,6 +97,19 @@ def same_choice(op: str, bound: dict[str, Any], ours: Tensor, exact: Tensor) -> 
 
 
 _CHOICES = frozenset(
-    "sort argsort topk kthvalue median nanmedian mode max min argmax argmin cummax cummin".split()
+    [
+        "sort",
+        "argsort",
+        "topk",
+        "kthvalue",
+        "median",
+        "nanmedian",
+        "mode",
+        "max",
+        "min",
+        "argmax",
+        "argmin",
+        "cummax",
+        "cummin",
+    ]
 )
-

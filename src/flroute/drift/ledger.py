@@ -61,7 +61,7 @@ class ShadowRow:
         calls: how many there were.
         excess: largest of theirs: up to 1 is right.
         local: how far calls are from the exact result for the same inputs: ``max_abs`` is the largest of all, the other
-            measures are of a call whose own is at least two thirds of that.
+            measures are of a call whose own is at least half of that.
         accumulated: the same, from the reference's values, which are carried along.
         tolerance: what the worst call was allowed.
         first: number of the first call.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from flroute.drift.judge import Verdict, moved_results
 from flroute.drift.ledger import Branch, Call, NonFinite
 from flroute.drift.measures import Difference, difference
 from flroute.drift.reference import without_modes
-from flroute.drift.tolerances import Reading, Tolerance, looked_at
+from flroute.drift.tolerances import Reading, Tolerance, class_of, looked_at
 from flroute.routing.schema import OpFacts, bind, tensors_in, written_tensors
 from flroute.torch_compat import increment_versions, storage_key, version_of
 
@@ -27,7 +28,7 @@ Read = Callable[[torch.Tensor], torch.Tensor]
 Pair = tuple[torch.Tensor, torch.Tensor]
 """A value on the host, and what it should be."""
 
-_MUCH_MORE = 1.5
+_MUCH_MORE = 2.0
 
 
 class Observed:
@@ -58,6 +59,9 @@ class Observed:
         self._place = observer.here()
         self._row = self._ledger.row(facts.name, self._place)
         self._seen: dict[int, torch.Tensor] = {}  # inputs of the device as the reference reads them
+        self._as_is: dict[
+            int, torch.Tensor
+        ] = {}  # the same in the device's dtypes, where these are asked for
         self._worst = _Worst()
 
     def run(self) -> Any:
@@ -68,7 +72,7 @@ class Observed:
         with without_modes():
             before = None if contract is None else contract.before(self._facts, self._args, self._kwargs)
             if not draws:
-                exact, parallel = self._references(lambda read: self._compute(read))
+                exact, parallel = self._references(self._compute)
         versions = [_version(tensor) for tensor in self._written]
         try:
             result = self._facts.op(*self._args, **self._kwargs)
@@ -98,7 +102,7 @@ class Observed:
     ) -> tuple[list[torch.Tensor] | None, list[torch.Tensor] | None]:
         """What the reference makes of the device's inputs, and of its own; the same where it has none."""
         try:
-            exact = compute(self._read)
+            exact = self._exact(compute)
         except Exception as error:  # noqa: BLE001 -- whatever the reference cannot do is said; the device goes its own way
             self._row.unjudged = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             return None, None
@@ -108,6 +112,20 @@ class Observed:
             return exact, compute(self._read_carried)
         except Exception:  # noqa: BLE001 -- it took the device's inputs but not its own: they have gone another way
             return exact, None
+
+    def _exact(self, compute: Callable[[Read], list[torch.Tensor]]) -> list[torch.Tensor]:
+        """What only moves or compares elements is asked in the device's dtype: a number among its arguments is rounded to that."""
+        if class_of(self._facts.name).name == "exact":
+            with suppress(RuntimeError):  # the host has no kernel for the dtype
+                return compute(self._read_as_is)
+        return compute(self._read)
+
+    def _read_as_is(self, tensor: torch.Tensor) -> torch.Tensor:
+        found = self._as_is.get(id(tensor))
+        if found is None:
+            found = seen_from_host(tensor)
+            found = self._as_is[id(tensor)] = found.clone() if self._overwrites(tensor) else found
+        return found
 
     def _read(self, tensor: torch.Tensor) -> torch.Tensor:
         found = self._seen.get(id(tensor))
@@ -152,7 +170,9 @@ class Observed:
 
     # -- what came of it
 
-    def _compare(self, result: Any, exact: list[torch.Tensor] | None, parallel: list[torch.Tensor] | None) -> None:
+    def _compare(
+        self, result: Any, exact: list[torch.Tensor] | None, parallel: list[torch.Tensor] | None
+    ) -> None:
         made = self._results_of(result)
         if not made:
             self._compare_numbers(result)
@@ -188,11 +208,11 @@ class Observed:
         return found
 
     def _verdict(self, place: int, value: torch.Tensor, exact: torch.Tensor) -> Verdict:
-        inputs = list(self._seen.values())
+        inputs = list(self._inputs().values())
 
         def moved() -> list[torch.Tensor]:
-            if self._written and self._functional is None:
-                return []  # the reference has overwritten what it read
+            if not self._seen or (self._written and self._functional is None):
+                return []  # what is exact is to be exact; or the reference has overwritten what it read
 
             def compute(values: list[torch.Tensor]) -> list[torch.Tensor]:
                 read = dict(zip(self._seen, values, strict=True))
@@ -202,6 +222,10 @@ class Observed:
 
         vendor = device_at(self._ours[0].device.index).vendor
         return self._observer.judge.judge(self._facts, vendor, value, exact, inputs, moved)
+
+    def _inputs(self) -> dict[int, torch.Tensor]:
+        """What the device was given, as the reference has read it."""
+        return self._seen or self._as_is
 
     def _is_same_choice(self, value: torch.Tensor, exact: torch.Tensor) -> bool:
         bound = bind(self._facts, map_values(self._read, self._args), self._kwargs)
@@ -218,7 +242,10 @@ class Observed:
     def _given_up(self, values: torch.Tensor) -> torch.Tensor:
         """Values that nothing else is made of."""
         storage = values.untyped_storage()
-        shared = any(storage_key(storage) == storage_key(t.untyped_storage()) for t in self._seen.values())
+        shared = any(
+            storage_key(storage) == storage_key(t.untyped_storage())
+            for t in (*self._seen.values(), *self._as_is.values())
+        )
         return values.clone() if shared or storage.nbytes() != values.numel() * values.itemsize else values
 
     def _compare_numbers(self, result: Any) -> None:
@@ -245,7 +272,11 @@ class Observed:
             if row.tolerance is None or worst.excess > row.excess:
                 row.excess, row.tolerance = worst.excess, worst.tolerance
             row.local = _kept(row.local, worst.local, worst.pair)
-        row.accumulated = _kept(row.accumulated, worst.accumulated, worst.parallel)
+        if worst.pair is not None and worst.parallel is not None and worst.pair[1] is worst.parallel[1]:
+            if worst.accumulated > row.accumulated.max_abs or not row.accumulated.numel:
+                row.accumulated = row.local  # the reference has no values of its own yet
+        else:
+            row.accumulated = _kept(row.accumulated, worst.accumulated, worst.parallel)
         call = Call(
             self._ledger.count,
             self._facts.name,
@@ -263,7 +294,7 @@ class Observed:
         self._ledger.branches.append(Branch(self._facts.name, self._place, device, reference))
 
     def _note_nonfinite(self, exact: torch.Tensor) -> None:
-        if self._ledger.first_nonfinite is None and all(map(_is_finite, self._seen.values())):
+        if self._ledger.first_nonfinite is None and all(map(_is_finite, self._inputs().values())):
             script = self._save_for(None)
             self._ledger.first_nonfinite = NonFinite(
                 self._facts.name, self._place, not _is_finite(exact), script
@@ -274,11 +305,9 @@ class Observed:
         saver = self._observer.saver
         if saver is None:
             return None
-        inputs = {
-            id(t): self._seen[id(t)].to(t.dtype)
-            for t in tensors_in(self._args, self._kwargs)
-            if id(t) in self._seen
-        }
+        seen = self._inputs()
+        tensors = tensors_in(self._args, self._kwargs)
+        inputs = {id(t): seen[id(t)].to(t.dtype) for t in tensors if id(t) in seen}
 
         def kept(tensor: torch.Tensor) -> torch.Tensor:
             return inputs.get(id(tensor), seen_from_host(tensor))

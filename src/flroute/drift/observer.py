@@ -29,7 +29,15 @@ class _Kind(Enum):
     JUDGED = "computed by the reference, too"
 
 
-_PASSED = ("empty", "new_empty", "_efficientzerotensor", "record_stream", "_pin_memory", "is_pinned", "resize_")
+_PASSED = (
+    "empty",
+    "new_empty",
+    "_efficientzerotensor",
+    "record_stream",
+    "_pin_memory",
+    "is_pinned",
+    "resize_",
+)
 
 
 @cache

@@ -71,7 +71,9 @@ skip_in_dynamo(ShadowMode.__torch_dispatch__)
 class _Steps:
     """Puts the mode in force for the steps that are looked at; a step begins where the model is called."""
 
-    def __init__(self, mode: ShadowMode, observer: Observer, places: Places, sample: float, seed: int) -> None:
+    def __init__(
+        self, mode: ShadowMode, observer: Observer, places: Places, sample: float, seed: int
+    ) -> None:
         self._mode, self._observer, self._places = mode, observer, places
         self._sample, self._chance = sample, random.Random(seed)  # noqa: S311 -- which steps are looked at is no secret
         self._thread = threading.current_thread()
@@ -107,11 +109,13 @@ class _Steps:
         if on == self._on:
             return
         if on:
-            with above_in_dispatch_stack(self._depth):  # modes opened meanwhile stay on top, where they are left
-                self._mode.__enter__()
+            with above_in_dispatch_stack(
+                self._depth
+            ):  # modes opened meanwhile stay on top, where they are left
+                self._mode.__enter__()  # type: ignore[no-untyped-call]
         else:
             with on_top_of_dispatch_stack(self._mode):
-                self._mode.__exit__(None, None, None)
+                self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self._on = on
 
 

@@ -9,14 +9,14 @@ import torch
 
 from flroute import activation
 from flroute.device.table import DEVICE_TYPE
-from flroute.drift.host_values import map_values, seen_from_host
+from flroute.drift.host_values import is_dense, map_values, seen_from_host
 from flroute.drift.observer import Observer
 from flroute.drift.places import Places
 from flroute.drift.reference import HostReference, without_modes
 from flroute.drift.shadow import innermost_observer
 from flroute.drift.shadow_report import ShadowReport
 from flroute.errors import ShadowError
-from flroute.torch_compat import aliased_as_by_schema, set_geometry, wrapper_of
+from flroute.torch_compat import set_geometry, share_storage, storage_key, wrapper_of
 
 
 class ShadowTensor(torch.Tensor):
@@ -44,9 +44,8 @@ class ShadowTensor(torch.Tensor):
     _value: torch.Tensor
     _observer: Observer
 
-    @staticmethod
-    def __new__(
-        cls: type[ShadowTensor], value: torch.Tensor, observer: Observer | None = None
+    def __new__(  # noqa: D102, PYI034 -- see the class; typing.Self needs Python 3.11
+        cls, value: torch.Tensor, observer: Observer | None = None
     ) -> ShadowTensor:
         if not isinstance(value, torch.Tensor) or value.device.type != DEVICE_TYPE:
             where = value.device if isinstance(value, torch.Tensor) else type(value).__name__
@@ -90,7 +89,7 @@ class ShadowTensor(torch.Tensor):
         """What is on the record that this tensor's calls go to."""
         return ShadowReport(self._observer.ledger, self._observer.reference)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # noqa: ARG002 -- PyTorch's signature
+    def __repr__(self, **_contents: Any) -> str:  # type: ignore[override]
         return f"ShadowTensor({self._value!r})"
 
     def __tensor_flatten__(self) -> tuple[list[str], Observer]:
@@ -103,23 +102,30 @@ class ShadowTensor(torch.Tensor):
         return ShadowTensor(inner["_value"], observer)
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]  # PyTorch's own stub leaves the function out
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         observer = _common_observer(args, kwargs)
         values = map_values(_unwrapped, args)
         result = observer.call(func, values, {name: map_values(_unwrapped, v) for name, v in kwargs.items()})
-        wrapped = _wrapped_like(args, kwargs, result, observer)
-        return _as_by_schema(func, args, kwargs, wrapped)
+        given = _shadows((*args, *kwargs.values()))
+        wrapped = _wrapped_like(given, result, observer)
+        _sharing_memory(given, wrapped)
+        return wrapped
 
 
-def _as_by_schema(func: Any, args: Any, kwargs: Any, wrapped: Any) -> Any:
-    """The result, with the memory its schema says; wrappers that were given take on the geometry of what they wrap."""
-    if func.is_view and not isinstance(wrapped, tuple):
-        wrapped = aliased_as_by_schema(func, args, kwargs, wrapped)  # type: ignore[no-untyped-call]
-    for tensor in _shadows((*args, *kwargs.values())):
+def _sharing_memory(given: list[ShadowTensor], wrapped: Any) -> None:
+    """Wrappers share a storage where what they wrap does, and look like it, even if it was given another shape."""
+    for tensor in given:
         if _geometry(tensor) != _geometry(tensor.value):
             set_geometry(tensor, tensor.value)
-    return wrapped
+    known = {storage_key(t.value.untyped_storage()): t for t in given if is_dense(t.value)}
+    for tensor in _shadows(wrapped):
+        if is_dense(tensor.value) and all(tensor is not t for t in given):
+            base = known.get(storage_key(tensor.value.untyped_storage()))
+            if base is not None:
+                share_storage(tensor, base)
 
 
 def _geometry(tensor: torch.Tensor) -> Any:
@@ -130,13 +136,13 @@ def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.value if isinstance(tensor, ShadowTensor) else tensor
 
 
-def _wrapped_like(args: Any, kwargs: Any, result: Any, observer: Observer) -> Any:
+def _wrapped_like(given: list[ShadowTensor], result: Any, observer: Observer) -> Any:
     """What the op returned is wrapped; a tensor that it was given is returned as it was given."""
-    given = {id(t.value): t for t in _shadows((*args, *kwargs.values()))}
+    wrappers = {id(t.value): t for t in given}
 
     def wrapped(tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) in given:
-            return given[id(tensor)]
+        if id(tensor) in wrappers:
+            return wrappers[id(tensor)]
         return ShadowTensor(tensor, observer) if tensor.device.type == DEVICE_TYPE else tensor
 
     return map_values(wrapped, result)

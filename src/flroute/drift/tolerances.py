@@ -129,7 +129,9 @@ def exceeds(found: Difference, tolerance: Tolerance) -> bool:
     return found.mismatched_nonfinite > 0 or found.max_abs > allowed
 
 
-def excess(value: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance, *, noise: float = 0.0) -> float:
+def excess(
+    value: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance, *, noise: float = 0.0
+) -> float:
     """How many times the tolerance the worst element is away: up to 1 is right, 0 is exact.
 
     Args:
@@ -170,7 +172,7 @@ def reading(
     if not value.numel():
         return Reading(0.0, 0.0, 0.0)
     v, r = flat(value), flat(reference)
-    if v.dtype.kind not in "f" or r.dtype.kind not in "f":
+    if not v.dtype.kind == r.dtype.kind == "f":
         return _read_elements(v, r, tolerance, noise, value.dtype)
     max_abs, scale = _largest_error(v, r), _largest(r)
     if not math.isfinite(max_abs + scale) or scale > torch.finfo(value.dtype).max:
@@ -184,7 +186,7 @@ def reading(
 def looked_at(value: torch.Tensor, reference: torch.Tensor) -> Reading:
     """Only the largest difference, without a tolerance; quick where everything is finite."""
     v, r = flat(value), flat(reference)
-    if v.dtype.kind in "f" and r.dtype.kind in "f" and len(v) and math.isfinite(found := _largest_error(v, r)):
+    if v.dtype.kind == r.dtype.kind == "f" and len(v) and math.isfinite(found := _largest_error(v, r)):
         return Reading(found, found, 0.0)
     return reading(value, reference, Tolerance(1.0, 1.0, ""))
 

@@ -121,9 +121,9 @@ from flroute.torch_compat.streams import (
 )
 from flroute.torch_compat.wrappers import (
     WeakStorage,
-    aliased_as_by_schema,
     below_dispatch,
     set_geometry,
+    share_storage,
     wrapper_of,
 )
 
@@ -148,16 +148,13 @@ __all__ = [
     "PlainStream",
     "TorchDispatchMode",
     "WeakStorage",
-    "aliased_as_by_schema",
-    "below_dispatch",
-    "set_geometry",
-    "wrapper_of",
     "above_in_dispatch_stack",
     "accelerator_functions",
     "all_op_names",
     "answer_for_accelerator",
     "aot_backend",
     "before_printing",
+    "below_dispatch",
     "boxed_redispatch",
     "callback_work",
     "carries_more_than_its_impl",
@@ -210,6 +207,8 @@ __all__ = [
     "seeding_everything",
     "sees_device",
     "sequence_number",
+    "set_geometry",
+    "share_storage",
     "single_threaded_backward",
     "skip_in_dynamo",
     "source_rank_of",
@@ -224,4 +223,5 @@ __all__ = [
     "without_device_autocast",
     "without_host_autocast",
     "wrap_backward",
+    "wrapper_of",
 ]

@@ -44,7 +44,7 @@ PRIVATE_NAMES: dict[str, str] = {
     "torch._C._dispatch_tls_local_exclude_set": "composites inside a dispatch mode",
     "torch._C._DisableTorchDispatch": "host work that no dispatch mode sees",
     "torch.Tensor._make_wrapper_subclass": "tensors that carry two values",
-    "torch.utils._python_dispatch.return_and_correct_aliasing": "tensors that carry two values",
+    "torch._functionalize_unsafe_set": "tensors that carry two values",
     "torch.multiprocessing.reductions.StorageWeakRef": "what belongs to a storage, for as long as it lives",
     "torch._neg_view": "the lazy negative bit",
     "torch.utils.backend_registration._setup_privateuseone_for_python_backend": "a device from Python",

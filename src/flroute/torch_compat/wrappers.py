@@ -6,18 +6,17 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import return_and_correct_aliasing
 
 WeakStorage = StorageWeakRef
 """``expired()`` once the storage is gone; until the reference goes, too, its address in C++ is nobody else's."""
 
-aliased_as_by_schema = return_and_correct_aliasing
-"""The result of an op on wrappers, with what its schema says of it: views share their base's storage, what is written is returned."""
+share_storage = torch._functionalize_unsafe_set
+"""Give the first wrapper the storage of the second, and leave its sizes, strides and offset as they are."""
 
 
 def wrapper_of(cls: type[torch.Tensor], inner: torch.Tensor, *, requires_grad: bool) -> Any:
     """A tensor of the class ``cls`` that looks like ``inner`` and has no memory of its own."""
-    return torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+    return torch.Tensor._make_wrapper_subclass(
         cls,
         inner.size(),
         strides=inner.stride(),
