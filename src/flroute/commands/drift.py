@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from flroute.commands.terminal import JsonOption, errors_in_words, fail, function_named, print_json, terminal
+
+if TYPE_CHECKING:
+    from flroute.drift.comparison import Comparison
+    from flroute.drift.consistency_report import Consistency
 
 TargetArgument = Annotated[
     str, typer.Argument(help="package.module:function or file.py:function; gives (model, inputs).")
@@ -50,13 +54,7 @@ def compare(
         else:
             model, inputs = made_by(target, seed)
             found = flroute.compare(model, inputs, a, b, backward=backward, seed=seed, tolerances=tolerances)
-    if html is not None:
-        found.to_html(html)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        terminal().print(found)
-    raise typer.Exit(0 if found.passed else 1)
+    _show(found, html, as_json=as_json)
 
 
 def record(
@@ -100,6 +98,10 @@ def consistency(
 
         model, inputs = made_by(target, seed)
         found = flroute.consistency(model, inputs, device, seed=seed)
+    _show(found, html, as_json=as_json)
+
+
+def _show(found: Comparison | Consistency, html: Path | None, *, as_json: bool) -> NoReturn:
     if html is not None:
         found.to_html(html)
     if as_json:
