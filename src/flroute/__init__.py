@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from flroute.activation import activate_if_alone
 from flroute.api import current_device, device, devices, vendors
-from flroute.drift.bisect import bisect
-from flroute.drift.bisection import Bisection
-from flroute.drift.compare import compare
-from flroute.drift.comparison import Comparison
-from flroute.drift.consistency import consistency
-from flroute.drift.saved_runs import compare_saved, record
-from flroute.drift.shadow import shadow
-from flroute.drift.shadow_tensor import ShadowTensor
+from flroute.drift.bisect.bisect import bisect
+from flroute.drift.bisect.bisection import Bisection
+from flroute.drift.compare.compare import compare
+from flroute.drift.compare.comparison import Comparison
+from flroute.drift.compare.saved_runs import compare_saved, record
+from flroute.drift.consistency.consistency import consistency
+from flroute.drift.shadow.shadow import shadow
+from flroute.drift.shadow.tensor import ShadowTensor
 from flroute.errors import (
     AliasError,
     AutocastError,
@@ -94,25 +94,25 @@ __all__ = [
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from flroute.drift.bisect import bisect
-    from flroute.drift.bisection import Bisection
-    from flroute.drift.compare import compare
-    from flroute.drift.comparison import Comparison
-    from flroute.drift.consistency import consistency
-    from flroute.drift.saved_runs import compare_saved, record
-    from flroute.drift.shadow import shadow
-    from flroute.drift.shadow_tensor import ShadowTensor
+    from flroute.drift.bisect.bisect import bisect
+    from flroute.drift.bisect.bisection import Bisection
+    from flroute.drift.compare.compare import compare
+    from flroute.drift.compare.comparison import Comparison
+    from flroute.drift.compare.saved_runs import compare_saved, record
+    from flroute.drift.consistency.consistency import consistency
+    from flroute.drift.shadow.shadow import shadow
+    from flroute.drift.shadow.tensor import ShadowTensor
 
 _LOADED_LATER = {
-    "Bisection": "flroute.drift.bisection",
-    "Comparison": "flroute.drift.comparison",
-    "ShadowTensor": "flroute.drift.shadow_tensor",
-    "bisect": "flroute.drift.bisect",
-    "compare": "flroute.drift.compare",
-    "compare_saved": "flroute.drift.saved_runs",
-    "consistency": "flroute.drift.consistency",
-    "record": "flroute.drift.saved_runs",
-    "shadow": "flroute.drift.shadow",
+    "Bisection": "flroute.drift.bisect.bisection",
+    "Comparison": "flroute.drift.compare.comparison",
+    "ShadowTensor": "flroute.drift.shadow.tensor",
+    "bisect": "flroute.drift.bisect.bisect",
+    "compare": "flroute.drift.compare.compare",
+    "compare_saved": "flroute.drift.compare.saved_runs",
+    "consistency": "flroute.drift.consistency.consistency",
+    "record": "flroute.drift.compare.saved_runs",
+    "shadow": "flroute.drift.shadow.shadow",
 }
 """Tools that most programs never ask for: where each is."""
 

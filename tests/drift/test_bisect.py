@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import flroute
-from flroute.drift.bisect import grouped
+from flroute.drift.bisect.bisect import grouped
 from flroute.vendor import Kernel
 from planted import FAULTS, Fault, Plant, models, planting
 from support import COPY, Made, Vendors, named, throw_away_vendors

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import flroute
 from flroute.cli import app
-from flroute.drift.trials import CommandTrial
+from flroute.drift.bisect.trials import CommandTrial
 from flroute.errors import BisectError, SettingsError
 
 PROGRAM = str(Path(__file__).parent / "bisected_program.py")

@@ -18,7 +18,7 @@ from rich.console import Console
 from torch import nn
 
 import flroute
-from flroute.drift.comparison import Comparison
+from flroute.drift.compare.comparison import Comparison
 from planted import Plant, models, planting
 
 plant = pytest.fixture(planting)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import flroute
 from flroute.cli import app
-from flroute.drift import kept, saved_runs
+from flroute.drift.compare import kept, saved_runs
 from planted import Plant, models, planting
 
 plant = pytest.fixture(planting)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flroute.drift.smallest import most_questions, smallest
+from flroute.drift.bisect.smallest import most_questions, smallest
 
 
 class Asked:

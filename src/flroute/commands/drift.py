@@ -10,8 +10,8 @@ import typer
 from flroute.commands.terminal import JsonOption, errors_in_words, fail, function_named, print_json, terminal
 
 if TYPE_CHECKING:
-    from flroute.drift.comparison import Comparison
-    from flroute.drift.consistency_report import Consistency
+    from flroute.drift.compare.comparison import Comparison
+    from flroute.drift.consistency.report import Consistency
 
 TargetArgument = Annotated[
     str, typer.Argument(help="package.module:function or file.py:function; gives (model, inputs).")
@@ -68,7 +68,7 @@ def record(
     """Run a model on a device and keep what `flroute compare A B` needs of it; exits with 1 if the model raised an error."""
     with errors_in_words():
         import flroute
-        from flroute.drift.saved_runs import described
+        from flroute.drift.compare.saved_runs import described
 
         model, inputs = made_by(target, seed)
         run = flroute.record(model, inputs, output, device, backward=backward, seed=seed)
@@ -125,7 +125,7 @@ def _tolerance_said(text: str) -> tuple[str, tuple[float, float]]:
 
 def made_by(target: str, seed: int) -> tuple[Any, Any]:
     """The model and the inputs that a function gives, the same ones for the same seed."""
-    from flroute.drift.sides import seeded
+    from flroute.drift.compare.sides import seeded
 
     make = function_named(target)
     with seeded(seed):

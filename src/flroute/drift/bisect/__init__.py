@@ -1,0 +1,1 @@
+"""Which ops spoil a metric, by the metric alone."""

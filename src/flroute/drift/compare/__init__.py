@@ -1,0 +1,1 @@
+"""One model on two devices, layer by layer and op by op."""

@@ -1,0 +1,1 @@
+"""One checkpoint as it is trained and as it is served."""

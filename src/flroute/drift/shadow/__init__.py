@@ -1,0 +1,1 @@
+"""A model in the shadow of a reference: each call computed twice."""

@@ -1,0 +1,215 @@
+"""What an op owes its caller beside values: aliasing, layout, dtype, what it writes, and the same answer twice.
+
+Each signature of an op is checked once: these rules do not depend on values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from flroute.device.table import DEVICE_TYPE
+from flroute.drift.host_values import is_dense, map_values, seen_from_host, tensors_of
+from flroute.drift.reference import without_modes
+from flroute.drift.shadow.ledger import Place, Violation
+from flroute.routing.expected import expected_results
+from flroute.routing.schema import OpFacts, tensors_in, written_tensors
+from flroute.torch_compat import storage_key, version_of
+
+Facts = tuple[OpFacts, tuple[Any, ...], dict[str, Any]]
+
+
+class Before(NamedTuple):
+    """What is known of a call before it is made.
+
+    Attributes:
+        call: op and arguments.
+        untouched: inputs that are not to be written, and what they hold.
+        versions: of tensors that are to be written.
+    """
+
+    call: Facts
+    untouched: list[tuple[torch.Tensor, torch.Tensor]]
+    versions: list[tuple[torch.Tensor, int]]
+
+
+class _Due(NamedTuple):
+    """A version counter that is to have moved once the call has returned to its caller."""
+
+    tensor: torch.Tensor
+    version: int
+    op: str
+    place: Place
+
+
+class Contract:
+    """Checks the first call of each signature.
+
+    Args:
+        repeats: how often an op that draws and writes nothing is run again, to see whether its answer is the same.
+    """
+
+    def __init__(self, repeats: int = 1) -> None:
+        self._repeats = repeats
+        self._known: set[Any] = set()
+        self._due: list[_Due] = []
+
+    def before(self, facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Before | None:
+        """What has to be looked at before the call; ``None`` if its signature is known."""
+        key = (facts.name, *_signature(args), *_signature(tuple(kwargs.values())))
+        if key in self._known:
+            return None
+        self._known.add(key)
+        written = written_tensors(facts, args, kwargs)
+        storages = {storage_key(t.untyped_storage()) for t in written}
+        untouched = [
+            (tensor, seen_from_host(tensor).clone())
+            for tensor in tensors_in(args, kwargs)
+            if tensor.device.type == DEVICE_TYPE and storage_key(tensor.untyped_storage()) not in storages
+        ]
+        versions = [(t, version_of(t)) for t in written if facts.written and not t.is_inference()]
+        return Before((facts, args, kwargs), untouched, versions)
+
+    def after(self, before: Before, result: Any, place: Place) -> list[Violation]:
+        """The rules that the call broke."""
+        facts, args, kwargs = before.call
+        found = [*self._aliasing(facts, args, kwargs, result), *self._layout(facts, args, kwargs, result)]
+        wrote = self._effects(before)
+        found += wrote
+        if not (wrote or facts.is_seeded or written_tensors(facts, args, kwargs)):
+            found += self._repeated(facts, args, kwargs, result)
+        self._due += [_Due(t, version, facts.name, place) for t, version in before.versions]
+        return [Violation(rule, facts.name, place, detail) for rule, detail in found]
+
+    def overdue(self) -> list[Violation]:
+        """Version counters that have not moved although their tensors were written; asked once the call is over."""
+        due, self._due = self._due, []
+        return [
+            Violation("version", d.op, d.place, f"wrote a tensor whose version is still {d.version}")
+            for d in due
+            if version_of(d.tensor) == d.version
+        ]
+
+    def _aliasing(
+        self, facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> list[tuple[str, str]]:
+        made = tensors_of(result)
+        given = {storage_key(t.untyped_storage()): t for t in tensors_in(args, kwargs) if t.numel()}
+        if facts.writes_self:
+            same = len(made) == 1 and made[0] is args[0]
+            return (
+                []
+                if same
+                else [("aliasing", "an in-place op returns the tensor it was given, not another one")]
+            )
+        if facts.written or _may_alias(facts):
+            return []
+        return [
+            (
+                "aliasing",
+                f"result {place} shares memory with an argument of shape {list(given[key].shape)}; it is to be new",
+            )
+            for place, tensor in enumerate(made)
+            if tensor.numel() and (key := storage_key(tensor.untyped_storage())) in given
+        ]
+
+    def _layout(
+        self, facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> list[tuple[str, str]]:
+        if facts.written:
+            return []
+        try:
+            found = _against(result, expected_results(facts.op, args, kwargs))
+            if (
+                found and not facts.is_seeded
+            ):  # rules for tensors without data are at times those of another device
+                found = _against(result, _on_host(facts, args, kwargs))
+        except Exception:  # noqa: BLE001 -- PyTorch refuses what the device has served: there is nothing to hold it to
+            return []
+        return found
+
+    def _effects(self, before: Before) -> list[tuple[str, str]]:
+        return [
+            (
+                "in-place",
+                f"wrote an argument of shape {list(tensor.shape)} that its schema does not let it write",
+            )
+            for tensor, held in before.untouched
+            if not _same_bits(seen_from_host(tensor), held)
+        ]
+
+    def _repeated(
+        self, facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> list[tuple[str, str]]:
+        for _ in range(self._repeats):
+            again = tensors_of(facts.op(*args, **kwargs))
+            for place, (one, other) in enumerate(zip(tensors_of(result), again, strict=False)):
+                if not _same_bits(seen_from_host(one), seen_from_host(other)):
+                    return [("determinism", f"result {place} is another one when the call is made again")]
+        return []
+
+
+def _against(result: Any, expected: Sequence[Any] | None) -> list[tuple[str, str]]:
+    found = []
+    made = list(result) if isinstance(result, tuple | list) else [result]
+    for place, (tensor, wanted) in enumerate(zip(made, expected or (), strict=False)):
+        if not isinstance(tensor, torch.Tensor) or wanted is None or not is_dense(tensor):
+            continue
+        for rule in ("dtype", "shape", "strides"):
+            ours, theirs = _fact(rule, tensor), _fact(rule, wanted)
+            if ours != theirs and (rule != "strides" or tensor.numel() > 1):
+                found.append((rule, f"result {place} has {rule} {ours}, PyTorch's rules say {theirs}"))
+                break
+    return found
+
+
+def _on_host(facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    with without_modes():
+        here = map_values(seen_from_host, args)
+        named = {
+            name: torch.device("cpu")
+            if isinstance(value, torch.device)
+            else map_values(seen_from_host, value)
+            for name, value in kwargs.items()
+        }
+        result = facts.op(*here, **named)
+    return list(result) if isinstance(result, tuple | list) else [result]
+
+
+_ALIASES = frozenset(
+    {"aten::lift", "aten::lift_fresh", "aten::contiguous", "aten::to", "aten::reshape", "aten::_to_copy"}
+)
+
+
+def _may_alias(facts: OpFacts) -> bool:
+    """Ops whose result is, or may be, one of their arguments; composites that arrive whole are made of such."""
+    stated = any(r.alias_info is not None for r in facts.schema.returns)
+    return stated or facts.is_composite or facts.schema.name in _ALIASES
+
+
+def _fact(rule: str, tensor: torch.Tensor) -> Any:
+    if rule == "strides":
+        return tuple(step for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)
+    return tensor.dtype if rule == "dtype" else tuple(tensor.shape)
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if one.is_floating_point() or one.is_complex():
+        return bool(((one == other) | ((one != one) & (other != other))).all())  # noqa: PLR0124 -- a NaN is not itself
+    return torch.equal(one, other)
+
+
+def _signature(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    made: list[Any] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            made.append((value.dtype, tuple(value.shape), value.stride()))
+        elif isinstance(value, list | tuple):
+            made.append(_signature(tuple(value)))
+        else:
+            made.append(str(value))
+    return tuple(made)
