@@ -211,7 +211,7 @@ class Observed:
         inputs = list(self._inputs().values())
 
         def moved() -> list[torch.Tensor]:
-            if not self._seen or (self._written and self._functional is None):
+            if self._as_is or (self._written and self._functional is None):
                 return []  # what is exact is to be exact; or the reference has overwritten what it read
 
             def compute(values: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -225,7 +225,7 @@ class Observed:
 
     def _inputs(self) -> dict[int, torch.Tensor]:
         """What the device was given, as the reference has read it."""
-        return self._seen or self._as_is
+        return self._as_is or self._seen
 
     def _is_same_choice(self, value: torch.Tensor, exact: torch.Tensor) -> bool:
         bound = bind(self._facts, map_values(self._read, self._args), self._kwargs)

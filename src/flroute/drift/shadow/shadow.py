@@ -159,7 +159,7 @@ def shadow(
         >>> model = torch.nn.Linear(4, 2).to("fl")
         >>> with flroute.enable(device="reference"), flroute.shadow(model) as s:
         ...     model(torch.ones(3, 4)).sum().backward()
-        >>> s.ok, [row.op for row in s.rows() if row.phase == "forward"]
+        >>> s.ok, [row.op for row in s.rows()][:2]
         (True, ['aten::addmm', 'aten::sum'])
     """
     if not isinstance(model, torch.nn.Module):
