@@ -92,6 +92,7 @@ def test_visible_devices_limit_them(monkeypatch: pytest.MonkeyPatch, session: fl
     ):
         torch.ones(2, device="cuda:1")
     assert "device='fl:1'" in repr(x)
+    assert torch.ones(2).cuda().device == torch.device("cuda:0"), "the session's own is invisible"
 
 
 def test_no_visible_device_is_a_machine_without_cuda(
@@ -99,6 +100,13 @@ def test_no_visible_device_is_a_machine_without_cuda(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert (torch.cuda.is_available(), torch.cuda.device_count()) == (False, 0)
+    for move in (
+        lambda: torch.ones(2).cuda(),
+        lambda: torch.ones(2, device="cuda"),
+        lambda: torch.ones(2).to("cuda:0"),
+    ):
+        with pytest.raises(flroute.DeviceError, match="there is none, by CUDA_VISIBLE_DEVICES=''"):
+            move()
 
 
 def test_a_device_that_is_not_there(session: flroute.Session) -> None:

@@ -81,7 +81,7 @@ class Ordinals:
         if not names_alias(place):
             return place
         number = torch.device(place).index
-        return torch.device(DEVICE_TYPE, table.current_index()) if number is None else self._numbered(number)
+        return self._current() if number is None else self._numbered(number)
 
     def index(self, place: Any) -> Any:
         """The same, as an index of ``fl`` where ``place`` is a number."""
@@ -95,6 +95,11 @@ class Ordinals:
     def number(self, index: int) -> int:
         """The number of ``fl:index``, itself for a device of another vendor."""
         return self._numbers.get(index, index)
+
+    def _current(self) -> torch.device:
+        """The thread's device, unless it was made invisible."""
+        index = table.current_index()
+        return torch.device(DEVICE_TYPE, index) if index in self._numbers else self._numbered(0)
 
     def _numbered(self, number: int) -> torch.device:
         if number >= len(self.devices):

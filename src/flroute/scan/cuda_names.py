@@ -17,8 +17,6 @@ ACCELERATOR = {
     "is_available": "is_available",
     "device_count": "device_count",
     "current_device": "current_device_index",
-    "set_device": "set_device_index",
-    "synchronize": "synchronize",
     "empty_cache": "empty_cache",
     "memory_allocated": "memory_allocated",
     "max_memory_allocated": "max_memory_allocated",
@@ -29,7 +27,7 @@ ACCELERATOR = {
     "reset_accumulated_memory_stats": "reset_accumulated_memory_stats",
 }
 """Names of ``torch.cuda`` that ``torch.accelerator`` has, too, and what they are called there. Not its streams, which are of
-another class than those that ``torch.cuda.Stream()`` makes."""
+another class than those that ``torch.cuda.Stream()`` makes; nor what ``torch.cpu`` has, too, for that runs on a bare host."""
 
 AMP = {
     "torch.cuda.amp.autocast": "{torch}.autocast",

@@ -54,9 +54,9 @@ KINDS: Mapping[Kind, KindFacts] = {
     Kind.CUDA_METHOD: KindFacts("`x.cuda()`, `model.cuda(rank)`", "`x.to(DEVICE)`, `model.to(rank)`"),
     Kind.HOST_COPY: KindFacts("`x.cpu()`", "none: it copies to the host from any device, and waits for it"),
     Kind.MOVE: KindFacts("`x.to(device)`", "none: it names no kind of device"),
-    Kind.MAP_LOCATION: KindFacts('`map_location="cuda:0"`', '`map_location=f"{DEVICE.type}:0"`; none if it names no kind'),
+    Kind.MAP_LOCATION: KindFacts('`map_location="cuda:0"`', '`map_location=DEVICE`; none if it names no kind'),
     Kind.CUDA_API: KindFacts(
-        "`torch.cuda.synchronize()`", "`torch.accelerator.synchronize()`, or the name in `torch.get_device_module()`"
+        "`torch.cuda.synchronize()`", "`torch.get_device_module().synchronize()`, or a name of `torch.accelerator`"
     ),
     Kind.CUDA_ONLY: KindFacts("`torch.cuda.CUDAGraph`, `torch.cuda.nvtx`", "by hand: no other device has it"),
     Kind.SEED: KindFacts("`torch.cuda.manual_seed_all(seed)`", "`torch.manual_seed(seed)`, which seeds every device"),

@@ -61,8 +61,9 @@ Where meanings differ, `--fix` is careful:
 - `torch.cuda.manual_seed_all(seed)` becomes `torch.manual_seed(seed)` only where the file gives that seed to it anyway.
 - `map_location={{"cuda:0": "cpu"}}` gets the device's place beside cuda's: files that were written on cuda go on naming it.
 - On a host without accelerator, `torch.autocast(DEVICE.type)` computes in bfloat16, where `torch.cuda.amp.autocast()` did nothing.
-- What asked for cuda outright asks for an accelerator outright: `torch.cuda.synchronize()`, statistics of memory, `.cuda(0)` and
-  `"cuda:1"` fail on a host without one before and after.
+- `map_location="cuda:0"` becomes `map_location=DEVICE`: `torch.load` knows no `"cpu:0"`.
+- What asked for cuda outright asks for an accelerator outright: statistics of memory, `.cuda(0)` and `"cuda:1"` fail on a host
+  without one before and after.
 
 ## Kinds
 
@@ -74,7 +75,7 @@ _TABLES = """
 ## Names of torch.cuda
 
 These have a namesake in `torch.accelerator`. Others become names of `torch.get_device_module()`, which is `torch.cuda` on cuda and
-`torch.fl` on `fl`; what `torch.fl` has not is in [torch_fl.md](torch_fl.md), with the reason.
+`torch.fl` on `fl` and `torch.cpu` on a bare host; what `torch.fl` has not is in [torch_fl.md](torch_fl.md), with the reason.
 
 | torch.cuda | torch.accelerator |
 |---|---|

@@ -170,6 +170,10 @@ def _device_string(node: cst.SimpleString, text: str, look: Look) -> Hit | None:
         if _rewritten_above(look):
             return None
         return Hit(Kind.DEVICE_CHECK, Need.HAND, 'ask about "cpu" instead, or compare with DEVICE.type')
+    if (
+        place is Place.MAP_LOCATION and text == "cuda:0" and isinstance(look.parent, cst.Arg)
+    ):  # torch.load knows no "cpu:0"
+        return Hit(Kind.MAP_LOCATION, instead=look.code("{device}"))
     return Hit(_KINDS[place], instead=_new_string(node, text, look))
 
 

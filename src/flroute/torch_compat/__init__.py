@@ -156,7 +156,6 @@ __all__ = [
     "WeakStorage",
     "above_in_dispatch_stack",
     "accelerator_functions",
-    "aliased_as_by_schema",
     "all_op_names",
     "answer_for_accelerator",
     "aot_backend",
