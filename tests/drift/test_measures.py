@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import flroute
-from flroute.drift.measures import Difference, difference
-from flroute.drift.tolerances import Tolerance, exceeds, excess
+from flroute.drift.measures import Difference, difference, ulp
+from flroute.drift.tolerances import Tolerance, exceeds, excess, extent_of
 
 BLOCK_AND_MORE = (1 << 15) + 3
 
@@ -47,6 +47,42 @@ def test_a_tensor_is_no_different_from_itself(values: np.ndarray) -> None:
     assert found.is_exact
     assert found.cosine == 1.0
     assert excess(tensor, tensor.double(), Tolerance(0.0, 0.0, "")) == 0.0
+
+
+@given(hnp.arrays(np.float64, st.integers(1, 40), elements=st.floats(0, 1e300)))
+def test_a_unit_in_the_last_place_is_that_of_the_power_of_two_below(sizes: np.ndarray) -> None:
+    for dtype in (torch.float16, torch.float32, torch.float64):
+        info = torch.finfo(dtype)
+        exponents = np.frexp(np.maximum(sizes, info.smallest_normal))[1]
+        assert np.array_equal(ulp(sizes, info), np.ldexp(info.eps, exponents - 1))
+
+
+@given(
+    hnp.arrays(np.float32, 5, elements=st.floats(width=32)),
+    hnp.arrays(np.float64, (2, 5), elements=st.floats(-1e9, 1e9) | st.sampled_from([math.inf, math.nan])),
+)
+def test_one_pass_tells_what_two_would(values: np.ndarray, references: np.ndarray) -> None:
+    value, (exact, carried) = torch.from_numpy(values), torch.from_numpy(references)
+    found = extent_of(value, exact, carried)
+    if not (np.isfinite(values).all() and np.isfinite(references[0]).all()):
+        assert found is None
+        return
+    apart = (value.double() - carried).abs().max()
+    assert found is not None
+    assert found.error == (value.double() - exact).abs().max()
+    assert found.scale == exact.abs().max()
+    assert found.apart == (apart if apart.isfinite() else math.inf)
+
+
+@pytest.mark.parametrize("place", [0, BLOCK_AND_MORE // 2, BLOCK_AND_MORE - 1])
+def test_one_pass_sees_every_element(place: int) -> None:
+    exact = torch.zeros(BLOCK_AND_MORE, dtype=torch.float64)
+    one, two = exact.clone(), exact.clone()
+    one[place], two[place] = 1.0, -2.0
+    assert extent_of(exact.float(), one, two) == (1.0, 1.0, 2.0)
+    one[place] = math.nan
+    assert extent_of(exact.float(), one, two) is None
+    assert extent_of(exact.float(), exact, one) == (0.0, 0.0, math.inf)
 
 
 def test_a_difference_is_found_wherever_it_is() -> None:

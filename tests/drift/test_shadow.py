@@ -128,14 +128,15 @@ def test_outside_a_session_as_inside(session: bool) -> None:
     assert x.grad is not None
 
 
-def test_the_session_accounts_for_what_the_device_does_alone() -> None:
+@pytest.mark.parametrize("contract", [False, True])
+def test_the_session_accounts_for_what_the_device_does_alone(contract: bool) -> None:
     model = perceptron().eval()
     counts = []
     for looked_at in (False, True):
         with flroute.enable(device="reference", default_device=False) as session:
             x = torch.ones(3, 4, device="fl")
             if looked_at:
-                with flroute.shadow(model, contract=False):
+                with flroute.shadow(model, contract=contract, repeats=0):
                     model(x).sum()
             else:
                 model(x).sum()
@@ -154,6 +155,7 @@ def test_local_errors_are_of_one_op_and_accumulated_ones_of_all_before() -> None
     for _ in range(6):
         exact = exact.sin()
     assert s.calls[-1].accumulated == float((y.detach().cpu().double() - exact).abs().max())
+    assert s.calls[-1].scale == pytest.approx(float(exact.abs().max()), rel=1e-6)
     assert all(call.local <= 2e-7 for call in s.calls)
 
 

@@ -34,7 +34,8 @@ def seen_from_host(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.data_ptr():  # an "efficient zero" gradient owns no memory
         return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
     if device_at(tensor.device.index).memory.host_visible:
-        return resolved(host_alias(tensor))
+        alias = host_alias(tensor)
+        return resolved(alias) if alias.is_conj() or alias.is_neg() else alias
     made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
     transfers.move(tensor, made, transfers.Moved())
     return made

@@ -9,7 +9,7 @@ import torch
 
 from flroute.drift.host_values import map_values, tensors_of
 from flroute.drift.sizes import reduction_size
-from flroute.drift.tolerances import Reading, Tolerance, class_of, reading, tolerance_for
+from flroute.drift.tolerances import Extent, Reading, Tolerance, class_of, reading, tolerance_for
 from flroute.registry import load
 from flroute.routing.schema import OpFacts
 
@@ -36,6 +36,7 @@ class Judge:
 
     def __init__(self, roundings: float) -> None:
         self._roundings = roundings
+        self._allowed: dict[tuple[str, str, torch.dtype, int], Tolerance] = {}
 
     def judge(
         self,
@@ -45,6 +46,7 @@ class Judge:
         exact: torch.Tensor,
         inputs: Sequence[torch.Tensor],
         moved: Callable[[], list[torch.Tensor]],
+        extent: Extent | None = None,
     ) -> Verdict:
         """The worst element of ``value``, whose exact values are ``exact``.
 
@@ -56,19 +58,27 @@ class Judge:
             inputs: of the op.
             moved: how far each element of the exact result moves if the inputs are off by a rounding; asked only where the
                 result is beyond the tolerance.
+            extent: of both values, if it is known already.
         """
         kind = class_of(facts.name)
         size = reduction_size(kind, inputs, [exact])
-        split = facts.is_composite or facts.name in load().decompositions.get(vendor, {})
-        allowed = tolerance_for(facts.name, value.dtype, size, vendor, split=split)
-        if self._roundings != 1:
-            allowed = allowed.times(self._roundings)
-        found = reading(value, exact, allowed)
+        allowed = self._tolerance_of(facts, vendor, value.dtype, size)
+        found = reading(value, exact, allowed, extent=extent)
         if found.excess > 1 and value.is_floating_point() and found.excess != float("inf"):
             noise = max((float(m.abs().max()) for m in moved() if m.numel()), default=0.0)
             if noise > 0:
-                found = reading(value, exact, allowed, noise=_ALLOWED_PROBES * kind.growth_of(size) * noise)
+                noise *= _ALLOWED_PROBES * kind.growth_of(size)
+                found = reading(value, exact, allowed, noise=noise, extent=extent)
         return Verdict(found, allowed)
+
+    def _tolerance_of(self, facts: OpFacts, vendor: str, dtype: torch.dtype, size: int) -> Tolerance:
+        key = (facts.name, vendor, dtype, size)
+        found = self._allowed.get(key)
+        if found is None:
+            split = facts.is_composite or facts.name in load().decompositions.get(vendor, {})
+            found = tolerance_for(facts.name, dtype, size, vendor, split=split)
+            self._allowed[key] = found = found if self._roundings == 1 else found.times(self._roundings)
+        return found
 
 
 def moved_results(

@@ -12,6 +12,9 @@ import torch
 BLOCK = 1 << 15
 """Elements that are looked at together: what is made of them stays in the processor's cache."""
 
+_EXPONENT = np.array(np.inf).view(np.int64)
+"""The bits of a float64 that say its exponent: alone they are the power of two below it."""
+
 _NO_NUMPY = (torch.bfloat16, torch.complex32)
 
 
@@ -91,15 +94,14 @@ def _blocks(value: torch.Tensor, reference: torch.Tensor) -> Any:
 
 def flat(tensor: torch.Tensor) -> Any:
     """The elements of a tensor as a flat array on the host, of a dtype that numpy has."""
-    here = tensor.detach()
+    here = tensor
     if here.is_quantized:
         here = here.dequantize()
     if here.layout is not torch.strided:
         here = here.to_dense()
-    here = here.cpu().resolve_conj().resolve_neg()
     if here.dtype in _NO_NUMPY or (here.dtype.itemsize == 1 and here.is_floating_point()):
-        here = here.to(torch.complex64 if here.is_complex() else torch.float32)  # exact
-    return here.reshape(-1).numpy()
+        here = here.detach().cpu().to(torch.complex64 if here.is_complex() else torch.float32)  # exact
+    return here.numpy(force=True).reshape(-1)
 
 
 class _Sums:
@@ -107,25 +109,27 @@ class _Sums:
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._info = torch.finfo(dtype) if dtype.is_floating_point or dtype.is_complex else None
+        self._limit = self._info.max if self._info is not None else math.inf
         self._max_abs = self._sum_abs = self._max_rel = self._sum_rel = self._max_ulp = self._scale = 0.0
         self._dot = self._of_value = self._of_reference = 0.0
         self._mismatched = self._finite = self._with_rel = 0
 
     def add(self, v: Any, r: Any) -> None:
+        unequal = None
         if v.dtype.kind in "biu":
             unequal = v != r
             v, r = v.astype(np.float64), r.astype(np.float64)
-            error = np.maximum(np.abs(v - r), unequal)  # large integers may be unequal and round to the same
-        else:
+        error, size = _error_and_size(v, r)
+        if unequal is not None:
+            error = np.maximum(error, unequal)  # large integers may be unequal and round to the same
+        largest, scale = float(error.max()), float(size.max())
+        if not (math.isfinite(largest) and scale <= self._limit):
             v, r = self._finite_part(v, r)
-            error = np.abs(v - r)
-        if not len(v):
-            return
-        size = np.abs(r)
+            error, size = _error_and_size(v, r)
+            largest, scale = float(error.max(initial=0.0)), float(size.max(initial=0.0))
         self._finite += len(v)
-        self._scale = max(self._scale, float(size.max()))
+        self._scale = max(self._scale, scale)
         self._add_angle(v, r)
-        largest = float(error.max())
         if largest == 0:
             self._with_rel += len(v)
             return
@@ -136,10 +140,7 @@ class _Sums:
             self._max_ulp = max(self._max_ulp, float((error / ulp(size, self._info)).max()))
 
     def _finite_part(self, v: Any, r: Any) -> tuple[Any, Any]:
-        with np.errstate(invalid="ignore", over="ignore"):
-            plain = bool(np.isfinite((v + r).sum()))
-        if plain and self._holds(r):
-            return v, r
+        """The pairs that can be subtracted; others that differ are counted."""
         if self._info is not None and v.dtype.kind == "f":  # what the dtype cannot hold is an infinity
             r = np.where(_rounds_to_infinity(np.abs(r), self._info) & np.isinf(v), np.copysign(np.inf, r), r)
         both = np.isfinite(v) & np.isfinite(r)
@@ -147,17 +148,17 @@ class _Sums:
         self._mismatched += int((~both & ~same).sum())
         return v[both], r[both]
 
-    def _holds(self, r: Any) -> bool:
-        return self._info is None or float(np.abs(r).max(initial=0.0)) <= self._info.max
-
     def _add_relative(self, error: Any, size: Any) -> None:
-        wrong = error > 0
-        with np.errstate(divide="ignore", over="ignore"):
-            rel = error[wrong] / size[wrong]
-        self._max_rel = max(self._max_rel, float(rel.max()))
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            rel = error / size
         known = np.isfinite(rel)
-        self._sum_rel += float(rel[known].sum())
-        self._with_rel += len(error) - len(rel) + int(known.sum())
+        infinite = 0
+        if not known.all():
+            infinite = int(np.isinf(rel).sum())  # what is neither is 0/0, which is no difference
+            rel = rel[known]
+        self._max_rel = math.inf if infinite else max(self._max_rel, float(rel.max()))
+        self._sum_rel += float(rel.sum())
+        self._with_rel += len(error) - infinite
 
     def _add_angle(self, v: Any, r: Any) -> None:
         with np.errstate(over="ignore"):
@@ -193,8 +194,13 @@ def ulp(size: Any, info: Any) -> Any:
         >>> float(ulp(np.array([1.5]), torch.finfo(torch.bfloat16))[0])
         0.0078125
     """
-    exponent = np.frexp(np.maximum(size, info.smallest_normal))[1]
-    return np.ldexp(info.eps, exponent - 1)
+    bits = np.maximum(size, info.smallest_normal, dtype=np.float64).view(np.int64)
+    return (bits & _EXPONENT).view(np.float64) * info.eps  # as by frexp and ldexp, in a third of the time
+
+
+def _error_and_size(v: Any, r: Any) -> tuple[Any, Any]:
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.abs(v - r), np.abs(r)
 
 
 def _rounds_to_infinity(size: Any, info: Any) -> Any:

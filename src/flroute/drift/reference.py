@@ -55,6 +55,8 @@ class Reference(ABC):
 
     def _in_its_dtypes(self, value: Any) -> Any:
         """Arguments that name a dtype or a device, as they are for the reference."""
+        if isinstance(value, torch.Tensor):
+            return value
         if isinstance(value, torch.dtype):
             return self.dtype_for(value)
         if isinstance(value, torch.device):

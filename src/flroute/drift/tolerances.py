@@ -165,50 +165,99 @@ class Reading(NamedTuple):
     finite: bool = True
 
 
+class Extent(NamedTuple):
+    """What one pass over finite floating-point numbers tells.
+
+    Attributes:
+        error: largest difference from the reference.
+        scale: largest magnitude in the reference.
+        apart: largest difference from what a reference has carried along; infinite where that is not finite, or not asked.
+    """
+
+    error: float
+    scale: float
+    apart: float
+
+
 def reading(
-    value: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance, *, noise: float = 0.0
+    value: torch.Tensor,
+    reference: torch.Tensor,
+    tolerance: Tolerance,
+    *,
+    noise: float = 0.0,
+    extent: Extent | None = None,
 ) -> Reading:
-    """``excess``, and what is found on the way. Where all differences are small against the scale, nothing more is computed."""
+    """``excess``, and what is found on the way. Where all differences are small against the scale, nothing more is computed.
+
+    Args:
+        value: what is judged.
+        reference: what it should be.
+        tolerance: what is allowed.
+        noise: what is allowed on top to every element.
+        extent: of both, if it is known already.
+    """
     if not value.numel():
         return Reading(0.0, 0.0, 0.0)
-    v, r = flat(value), flat(reference)
-    if not v.dtype.kind == r.dtype.kind == "f":
-        return _read_elements(v, r, tolerance, noise, value.dtype)
-    max_abs, scale = _largest_error(v, r), _largest(r)
-    if not math.isfinite(max_abs + scale) or scale > torch.finfo(value.dtype).max:
-        return _read_elements(v, r, tolerance, noise, value.dtype)
-    fixed = tolerance.atol * scale + torch.finfo(value.dtype).smallest_normal + noise
-    if max_abs <= fixed:
-        return Reading(max_abs / fixed, max_abs, scale)
-    return _read_elements(v, r, tolerance, noise, value.dtype)
+    extent = extent or extent_of(value, reference)
+    if extent is not None and extent.scale <= torch.finfo(value.dtype).max:
+        fixed = tolerance.atol * extent.scale + torch.finfo(value.dtype).smallest_normal + noise
+        if extent.error <= fixed:
+            return Reading(extent.error / fixed, extent.error, extent.scale)
+    return _read_elements(flat(value), flat(reference), tolerance, noise, value.dtype)
 
 
 def looked_at(value: torch.Tensor, reference: torch.Tensor) -> Reading:
     """Only the largest difference, without a tolerance; quick where everything is finite."""
-    v, r = flat(value), flat(reference)
-    if v.dtype.kind == r.dtype.kind == "f" and len(v) and math.isfinite(found := _largest_error(v, r)):
-        return Reading(found, found, 0.0)
+    extent = extent_of(value, reference)
+    if extent is not None:
+        return Reading(extent.error, extent.error, extent.scale)
     return reading(value, reference, Tolerance(1.0, 1.0, ""))
 
 
-def _largest_error(v: Any, r: Any) -> float:
-    """NaN or infinite where an element is."""
-    found = 0.0
-    scratch = np.empty(min(len(v), BLOCK))
-    for start in range(0, len(v), BLOCK):
-        part = v[start : start + BLOCK]
-        error = scratch[: len(part)]
-        np.copyto(error, part)
-        with np.errstate(invalid="ignore"):  # of an infinity and another one
-            np.subtract(error, r[start : start + BLOCK], out=error)
-        largest = max(float(error.max()), -float(error.min()))
-        if not largest <= found:
-            found = largest
-    return found
+def extent_of(
+    value: torch.Tensor, reference: torch.Tensor, carried: torch.Tensor | None = None
+) -> Extent | None:
+    """How far ``value`` is from a reference, and from what that has carried along, in one pass over all three.
+
+    Args:
+        value: on the host.
+        reference: of the same shape.
+        carried: of the same shape.
+
+    Returns:
+        ``None`` where value and reference are not both finite floating-point numbers, or there are none.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(3)
+        >>> extent_of(one, one + 1, one + 2)
+        Extent(error=1.0, scale=2.0, apart=2.0)
+    """
+    v, r = flat(value), flat(reference)
+    c = None if carried is None or not carried.is_floating_point() else flat(carried)
+    if not len(v) or not v.dtype.kind == r.dtype.kind == "f":
+        return None
+    error = scale = 0.0
+    apart = math.inf if c is None else 0.0
+    wide, scratch = np.empty(min(len(v), BLOCK)), np.empty(min(len(v), BLOCK))
+    with np.errstate(invalid="ignore", over="ignore"):  # of an infinity and another one
+        for start in range(0, len(v), BLOCK):
+            part = r[start : start + BLOCK]
+            wide, scratch = wide[: len(part)], scratch[: len(part)]
+            np.copyto(wide, v[start : start + BLOCK])
+            error = max(error, _largest(np.subtract(wide, part, scratch)))
+            if error == math.inf:
+                return None
+            scale = max(scale, _largest(part))
+            if c is not None:
+                apart = max(apart, _largest(np.subtract(wide, c[start : start + BLOCK], scratch)))
+    return Extent(error, scale, apart)
 
 
-def _largest(r: Any) -> float:
-    return max(float(r.max()), -float(r.min()))
+def _largest(array: Any) -> float:
+    """The largest magnitude; infinite where an element is no number."""
+    found = max(np.maximum.reduce(array), -np.minimum.reduce(array))
+    return math.inf if math.isnan(found) else float(found)
 
 
 def _read_elements(v: Any, r: Any, tolerance: Tolerance, noise: float, dtype: torch.dtype) -> Reading:

@@ -25,7 +25,7 @@ class _Buffer:
     address: int
     nbytes: int
     dtype: torch.dtype  # of the device's elements
-    values: torch.Tensor  # flat, one for each of them
+    values: torch.Tensor  # one for each of them, in the same places of a storage of their own
 
 
 class Carried:
@@ -53,10 +53,15 @@ class Carried:
         buffer = self._buffer_of(tensor) if self._buffers else None
         if buffer is None:
             return None
-        flat = _seen_as(buffer.values, buffer.dtype, tensor.dtype)
-        if flat is None:  # its bytes are read as something else
-            return None
-        made = flat.as_strided(tensor.shape, tensor.stride(), int(tensor.storage_offset()))
+        if buffer.dtype is tensor.dtype:
+            made = buffer.values
+        else:
+            seen = _seen_as(_flat(buffer.values), buffer.dtype, tensor.dtype)
+            if seen is None:  # its bytes are read as something else
+                return None
+            made = seen
+        if _geometry(made) != _geometry(tensor):
+            made = made.as_strided(*_geometry(tensor))
         if tensor.is_conj():
             made = torch.conj_physical(made)
         return torch.neg(made) if tensor.is_neg() else made
@@ -76,7 +81,7 @@ class Carried:
         values = values.to(self._dtype_for(tensor.dtype))
         count = _elements_of_storage(tensor)
         if _fills(values, tensor, count):
-            self._keep(tensor, values.as_strided((count,), (1,), 0))
+            self._keep(tensor, values)
             return
         self.begin(tensor)
         known = self.view(tensor)
@@ -102,18 +107,26 @@ class Carried:
             return None
         return found
 
-    def _keep(self, tensor: torch.Tensor, flat: torch.Tensor) -> None:
+    def _keep(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         self._begun += 1
         if self._begun % _SWEEP_EVERY == 0:
             self._buffers = {key: kept for key, kept in self._buffers.items() if not kept.storage.expired()}
         self._buffers[storage_key(storage)] = _Buffer(
-            WeakStorage(storage), storage.data_ptr(), storage.nbytes(), tensor.dtype, flat
+            WeakStorage(storage), storage.data_ptr(), storage.nbytes(), tensor.dtype, values
         )
 
 
 def _can_be_carried(tensor: torch.Tensor) -> bool:
     return tensor.device.type == DEVICE_TYPE and is_dense(tensor) and tensor.numel() > 0
+
+
+def _geometry(tensor: torch.Tensor) -> tuple[torch.Size, tuple[int, ...], int]:
+    return tensor.shape, tensor.stride(), int(tensor.storage_offset())
+
+
+def _flat(values: torch.Tensor) -> torch.Tensor:
+    return values.as_strided((values.numel(),), (1,), 0)
 
 
 def _elements_of_storage(tensor: torch.Tensor) -> int:
@@ -139,8 +152,6 @@ def _fills(values: torch.Tensor, tensor: torch.Tensor, count: int) -> bool:
 
 def _seen_as(values: torch.Tensor, kept: torch.dtype, wanted: torch.dtype) -> torch.Tensor | None:
     """Flat values of one dtype as those of another: complex numbers are pairs of real ones."""
-    if kept is wanted:
-        return values
     if kept.is_complex and wanted is kept.to_real():
         return torch.view_as_real(values).reshape(-1)
     if wanted.is_complex and kept is wanted.to_real() and values.numel() % 2 == 0:

@@ -17,7 +17,7 @@ from flroute.drift.judge import Verdict, moved_results
 from flroute.drift.measures import Difference, difference
 from flroute.drift.reference import without_modes
 from flroute.drift.shadow.ledger import Branch, Call, NonFinite
-from flroute.drift.tolerances import Reading, Tolerance, class_of, looked_at
+from flroute.drift.tolerances import Extent, Reading, Tolerance, class_of, extent_of, looked_at
 from flroute.routing.schema import OpFacts, bind, tensors_in, written_tensors
 from flroute.torch_compat import increment_versions, storage_key, version_of
 
@@ -62,6 +62,7 @@ class Observed:
         self._as_is: dict[
             int, torch.Tensor
         ] = {}  # the same in the device's dtypes, where these are asked for
+        self._read_storages: set[int] | None = None  # of both, once all is read
         self._worst = _Worst()
 
     def run(self) -> Any:
@@ -180,26 +181,40 @@ class Observed:
             self._row.unjudged = f"the reference makes {len(exact)} results, the device {len(made)}"
             exact = parallel = None
         for place, ours in enumerate(made):
-            found = None
-            if is_dense(ours):
-                value = seen_from_host(ours)
-                if exact is not None:
-                    found = self._judge(place, value, exact[place])
-                if parallel is not None and parallel[place].shape == ours.shape:
-                    same = found is not None and exact is not None and parallel[place] is exact[place]
-                    self._carry_on(ours, (value, parallel[place]), found if same else None)
-                    continue
-                if parallel is not None:
-                    self._note_branch(f"shape {list(ours.shape)}", f"shape {list(parallel[place].shape)}")
-            self._carried.drop(ours)
+            if exact is None or not is_dense(ours):
+                self._carried.drop(ours)
+            else:
+                self._compare_tensor(place, ours, exact[place], None if parallel is None else parallel[place])
         self._note()
 
-    def _judge(self, place: int, value: torch.Tensor, exact: torch.Tensor) -> Reading:
+    def _compare_tensor(
+        self, place: int, ours: torch.Tensor, exact: torch.Tensor, parallel: torch.Tensor | None
+    ) -> None:
+        """Judge one result, and carry on what the reference has for it."""
+        if parallel is not None and parallel.shape != ours.shape:
+            self._note_branch(f"shape {list(ours.shape)}", f"shape {list(parallel.shape)}")
+            parallel = None
+        value = seen_from_host(ours)
+        other = None if parallel is exact else parallel
+        extent = extent_of(value, exact, other) if exact.shape == value.shape else None
+        found = self._judge(place, value, exact, extent)
+        if parallel is None:
+            self._carried.drop(ours)
+            return
+        if other is not None:
+            found = (
+                looked_at(value, other)
+                if extent is None or extent.apart == math.inf
+                else Reading(extent.apart, extent.apart, extent.scale)
+            )
+        self._carry_on(ours, (value, parallel), found)
+
+    def _judge(self, place: int, value: torch.Tensor, exact: torch.Tensor, extent: Extent | None) -> Reading:
         if value.shape != exact.shape:
             wrong = Reading(math.inf, 0.0, 0.0)
             self._worst.add(wrong, Tolerance(0.0, 0.0, "flroute: shapes are exact"), None)
             return wrong
-        found, allowed = self._verdict(place, value, exact)
+        found, allowed = self._verdict(place, value, exact, extent)
         if found.excess > 1 and not value.is_floating_point() and self._is_same_choice(value, exact):
             found = Reading(0.0, 0.0, found.scale)
         self._worst.add(found, allowed, (value, exact))
@@ -207,7 +222,9 @@ class Observed:
             self._note_nonfinite(exact)
         return found
 
-    def _verdict(self, place: int, value: torch.Tensor, exact: torch.Tensor) -> Verdict:
+    def _verdict(
+        self, place: int, value: torch.Tensor, exact: torch.Tensor, extent: Extent | None
+    ) -> Verdict:
         inputs = list(self._inputs().values())
 
         def moved() -> list[torch.Tensor]:
@@ -221,7 +238,7 @@ class Observed:
             return moved_results(compute, inputs, exact, place)
 
         vendor = device_at(self._ours[0].device.index).vendor
-        return self._observer.judge.judge(self._facts, vendor, value, exact, inputs, moved)
+        return self._observer.judge.judge(self._facts, vendor, value, exact, inputs, moved, extent)
 
     def _inputs(self) -> dict[int, torch.Tensor]:
         """What the device was given, as the reference has read it."""
@@ -231,9 +248,8 @@ class Observed:
         bound = bind(self._facts, map_values(self._read, self._args), self._kwargs)
         return same_choice(self._facts.name, bound, value, exact)
 
-    def _carry_on(self, ours: torch.Tensor, pair: Pair, found: Reading | None) -> None:
+    def _carry_on(self, ours: torch.Tensor, pair: Pair, found: Reading) -> None:
         """What the reference makes of its own inputs is its value from here on."""
-        found = found or looked_at(*pair)
         self._worst.accumulate(found, pair)
         if found.max_abs == 0 and found.excess == 0 and not self._carried.has(ours):
             return  # the same: nothing needs to be kept
@@ -242,10 +258,10 @@ class Observed:
     def _given_up(self, values: torch.Tensor) -> torch.Tensor:
         """Values that nothing else is made of."""
         storage = values.untyped_storage()
-        shared = any(
-            storage_key(storage) == storage_key(t.untyped_storage())
-            for t in (*self._seen.values(), *self._as_is.values())
-        )
+        if self._read_storages is None:
+            read = (*self._seen.values(), *self._as_is.values())
+            self._read_storages = {storage_key(t.untyped_storage()) for t in read}
+        shared = storage_key(storage) in self._read_storages
         return values.clone() if shared or storage.nbytes() != values.numel() * values.itemsize else values
 
     def _compare_numbers(self, result: Any) -> None:
