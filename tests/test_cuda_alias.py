@@ -133,6 +133,7 @@ def test_types_of_the_days_before_dtype(session: flroute.Session) -> None:
     x = torch.cuda.FloatTensor(2, 3)
     assert (x.shape, x.dtype, x.device) == ((2, 3), torch.float32, FIRST)
     assert torch.cuda.LongTensor([1, 2]).tolist() == [1, 2]
+    assert torch.cuda.FloatTensor().shape == torch.FloatTensor().shape == (0,)
     assert isinstance(x, torch.cuda.FloatTensor)
     assert not isinstance(x, torch.cuda.HalfTensor)
     assert not isinstance(torch.ones(2), torch.cuda.FloatTensor)
@@ -233,6 +234,21 @@ def test_a_checkpoint_is_read_where_map_location_says(
     file = saved(torch.arange(3.0).to("cuda:1"))
     weight = torch.load(file, map_location=map_location)["weight"]
     assert (weight.device, weight.tolist()) == (expected, [0, 1, 2])
+
+
+@pytest.mark.parametrize("new_format", [True, False])
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_a_device_comes_back_from_a_file_as_it_was_saved(
+    session: flroute.Session, weights_only: bool, new_format: bool
+) -> None:
+    x = torch.ones(2, device="cuda:1")
+    devices = [torch.device("cuda"), x.device, torch.device("cpu")]
+    file = io.BytesIO()
+    torch.save({"devices": devices, "x": x}, file, _use_new_zipfile_serialization=new_format)
+    file.seek(0)
+    read = torch.load(file, weights_only=weights_only)
+    assert read["devices"] == devices
+    assert read["x"].device == x.device
 
 
 def test_a_file_says_what_it_would_on_a_machine_with_cuda(session: flroute.Session, tmp_path: Path) -> None:

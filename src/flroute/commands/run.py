@@ -84,7 +84,9 @@ def run(
     end.callback(_tell, session, report)
     end.enter_context(_for_children(session))
     end.callback(session.close)
-    atexit.register(end.close)  # before the script's own: its threads and its handlers come to their end with cuda
+    atexit.register(
+        end.close
+    )  # before the script's own: its threads and its handlers come to their end with cuda
     raise SystemExit(script.run(wanted, arguments))
 
 
