@@ -311,6 +311,7 @@ def test_what_the_device_cannot_be_is_refused_by_name(session: flroute.Session) 
         (lambda: torch.cuda.make_graphed_callables(nn.Linear(2, 2), ()), "torch.cuda.make_graphed_callables"),
         (lambda: torch.cuda.cudart(), "torch.cuda.cudart"),
         (lambda: torch.cuda.temperature(), "torch.cuda.temperature"),
+        (lambda: torch.cuda.comm.broadcast(torch.ones(2), [0]), "torch.cuda.comm.broadcast"),
     ):
         with pytest.raises(AliasError, match=rf"{name} is not there: .*flroute runs 'cuda' on fl:0"):
             use()

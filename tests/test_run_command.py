@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -87,6 +88,16 @@ def test_the_report_comes_at_the_end_on_stderr(tmp_path: Path) -> None:
     assert "aten::relu" in result.stderr
     assert "fallbacks: none" in result.stderr
     assert "  Tensor.cuda, 1 call, " in result.stderr
+
+
+def test_routes_are_no_lines_in_a_scripts_own_log(tmp_path: Path) -> None:
+    level = logging.getLogger("flroute").level
+    head = "import logging\nlogging.basicConfig(level=logging.INFO, force=True)\nlogging.info('step 1')\n"
+    script = write(tmp_path, head + AT_HOME)
+    log = in_a_process(script).stderr.partition("flroute run on")[0]
+    assert log == "INFO:root:step 1\n"
+    run(write(tmp_path, AT_HOME))
+    assert logging.getLogger("flroute").level == level
 
 
 def test_the_report_as_json(tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ def run(
         fail("which script? flroute run script.py [args]..., or flroute run -m package.module [args]...")
     with errors_in_words():
         import flroute
+        from flroute.process_session import as_quiet_as_python
 
         wanted = script.Module(module) if module is not None else script.File(arguments.pop(0))
         wanted.check()
@@ -82,6 +83,7 @@ def run(
         session.start()
     end = ExitStack()
     end.callback(_tell, session, report)
+    end.enter_context(as_quiet_as_python())
     end.enter_context(_for_children(session))
     end.callback(session.close)
     atexit.register(
