@@ -133,6 +133,7 @@ def test_types_of_the_days_before_dtype(session: flroute.Session) -> None:
     x = torch.cuda.FloatTensor(2, 3)
     assert (x.shape, x.dtype, x.device) == ((2, 3), torch.float32, FIRST)
     assert torch.cuda.LongTensor([1, 2]).tolist() == [1, 2]
+    assert torch.cuda.FloatTensor().shape == torch.FloatTensor().shape == (0,)
     assert isinstance(x, torch.cuda.FloatTensor)
     assert not isinstance(x, torch.cuda.HalfTensor)
     assert not isinstance(torch.ones(2), torch.cuda.FloatTensor)
@@ -235,6 +236,21 @@ def test_a_checkpoint_is_read_where_map_location_says(
     assert (weight.device, weight.tolist()) == (expected, [0, 1, 2])
 
 
+@pytest.mark.parametrize("new_format", [True, False])
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_a_device_comes_back_from_a_file_as_it_was_saved(
+    session: flroute.Session, weights_only: bool, new_format: bool
+) -> None:
+    x = torch.ones(2, device="cuda:1")
+    devices = [torch.device("cuda"), x.device, torch.device("cpu")]
+    file = io.BytesIO()
+    torch.save({"devices": devices, "x": x}, file, _use_new_zipfile_serialization=new_format)
+    file.seek(0)
+    read = torch.load(file, weights_only=weights_only)
+    assert read["devices"] == devices
+    assert read["x"].device == x.device
+
+
 def test_a_file_says_what_it_would_on_a_machine_with_cuda(session: flroute.Session, tmp_path: Path) -> None:
     file = saved(torch.ones(2).to("cuda:1"))
     assert b"cuda:1" in file.getvalue()
@@ -295,6 +311,7 @@ def test_what_the_device_cannot_be_is_refused_by_name(session: flroute.Session) 
         (lambda: torch.cuda.make_graphed_callables(nn.Linear(2, 2), ()), "torch.cuda.make_graphed_callables"),
         (lambda: torch.cuda.cudart(), "torch.cuda.cudart"),
         (lambda: torch.cuda.temperature(), "torch.cuda.temperature"),
+        (lambda: torch.cuda.comm.broadcast(torch.ones(2), [0]), "torch.cuda.comm.broadcast"),
     ):
         with pytest.raises(AliasError, match=rf"{name} is not there: .*flroute runs 'cuda' on fl:0"):
             use()

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import logging
 import os
 import subprocess
 import sys
 import textwrap
 import threading
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import torch
-from typer.testing import CliRunner, Result
+import typer
+from click.testing import CliRunner, Result
 
 from flroute.cli import app
+
+if TYPE_CHECKING:
+    import click
 
 AT_HOME = "import torch\nx = torch.ones(2).cuda()\nassert x.is_cuda\n"
 
@@ -28,13 +36,27 @@ def write(folder: Path, text: str, name: str = "script.py") -> str:
 def touched() -> tuple[object, ...]:
     """What of this process the command changes while a script runs."""
     ours = {name: value for name, value in os.environ.items() if name.startswith("FLROUTE_")}
-    return sys.argv, sys.path[:], sys.modules["__main__"], ours, sys.excepthook, threading.active_count()
+    return sys.modules["__main__"], ours, threading.active_count()
+
+
+class WithAnEnd:
+    """The command line, after which what it registers with ``atexit`` is done, as at the end of a process of its own."""
+
+    name = "flroute"
+
+    def main(self, *args: Any, **kwargs: Any) -> None:
+        with pytest.MonkeyPatch.context() as patch, ExitStack() as at_exit:
+            patch.setattr(sys, "argv", sys.argv)
+            patch.setattr(sys, "path", sys.path[:])
+            patch.setattr(sys, "excepthook", sys.excepthook)
+            patch.setattr(atexit, "register", at_exit.callback)
+            typer.main.get_command(app).main(*args, **kwargs)
 
 
 def run(*arguments: str) -> Result:
-    """In this process: what the command changes must be gone afterwards."""
+    """In this process: what the command changes must be gone at its end."""
     before = touched()
-    result = CliRunner().invoke(app, ["run", *arguments])
+    result = CliRunner().invoke(cast("click.Command", WithAnEnd()), ["run", *arguments])
     assert touched() == before
     assert not torch.cuda.is_available()
     return result
@@ -66,6 +88,16 @@ def test_the_report_comes_at_the_end_on_stderr(tmp_path: Path) -> None:
     assert "aten::relu" in result.stderr
     assert "fallbacks: none" in result.stderr
     assert "  Tensor.cuda, 1 call, " in result.stderr
+
+
+def test_routes_are_no_lines_in_a_scripts_own_log(tmp_path: Path) -> None:
+    level = logging.getLogger("flroute").level
+    head = "import logging\nlogging.basicConfig(level=logging.INFO, force=True)\nlogging.info('step 1')\n"
+    script = write(tmp_path, head + AT_HOME)
+    log = in_a_process(script).stderr.partition("flroute run on")[0]
+    assert log == "INFO:root:step 1\n"
+    run(write(tmp_path, AT_HOME))
+    assert logging.getLogger("flroute").level == level
 
 
 def test_the_report_as_json(tmp_path: Path) -> None:
@@ -194,16 +226,26 @@ def test_what_cannot_be_run_is_said_in_words(tmp_path: Path) -> None:
         assert words in result.stderr.replace("\n", " "), arguments
 
 
-def test_threads_that_a_script_leaves_behind_come_to_their_end_inside(tmp_path: Path) -> None:
+def test_what_a_script_leaves_behind_comes_to_its_end_with_cuda(tmp_path: Path) -> None:
     script = write(tmp_path, """
-        import threading, time, torch
-        def late():
+        import atexit, sys, threading, time, torch
+        from concurrent.futures import ThreadPoolExecutor
+        def late(what):
             time.sleep(0.3)
-            print(torch.ones(2, device="cuda").device, flush=True)
-        threading.Thread(target=late).start()
-        print("main is over")
+            print(what, torch.ones(2, device="cuda").device, torch.cuda.is_available(), sys.argv[1:], flush=True)
+        atexit.register(late, "handler")
+        threading.Thread(target=late, args=("thread",)).start()
+        ThreadPoolExecutor(1).submit(late, "pool")
+        executor = ThreadPoolExecutor(1)  # nobody shuts it down
+        executor.submit(print, "main is over")
+        sys.exit(3)
         """)  # fmt: skip
-    assert run(script).stdout == "main is over\ncuda:0\n"
+    done = in_a_process(script, "--epochs", "1")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 3, done.stderr
+    assert (lines[0], lines[-1]) == ("main is over", "handler cuda:0 True ['--epochs', '1']")
+    assert sorted(lines[1:-1]) == [f"{what} cuda:0 True ['--epochs', '1']" for what in ("pool", "thread")]
+    assert "flroute run on" in done.stderr
 
 
 @pytest.mark.slow

@@ -125,6 +125,7 @@ LINES = [
     ("x = cuda.is_available()", Kind.CUDA_API, Need.FIX, "x = torch.accelerator.is_available()"),
     ("x = torch.cuda.memory_allocated(device=1)", Kind.CUDA_API, Need.FIX, "x = torch.get_device_module().memory_allocated(device=1)"),
     ("x = torch.cuda.Event(enable_timing=True)", Kind.CUDA_API, Need.FIX, "x = torch.get_device_module().Event(enable_timing=True)"),
+    ("x = (torch.cuda.OutOfMemoryError, cuda.AcceleratorError)", Kind.CUDA_API, Need.FIX, "x = (torch.OutOfMemoryError, torch.AcceleratorError)"),
     ("def g(s: torch.cuda.Stream): ...", Kind.CUDA_API, Need.FIX, "def g(s: torch.Stream): ..."),
     ("x: torch.cuda.device", Kind.CUDA_API, Need.HAND, None),
     ("x = torch.cuda.CUDAGraph()", Kind.CUDA_ONLY, Need.BLOCKED, None),
@@ -162,6 +163,14 @@ def test_a_line_its_kind_and_its_edit(line: str, kind: Kind, need: Need, instead
     if instead is not None:
         assert scan.fixed is not None
         assert instead in scan.fixed.splitlines()
+
+
+@pytest.mark.parametrize("pattern", ['"cuda"', '"cuda:0"', '"cuda" | "xpu"', '"mps" | "cuda" as kind'])
+def test_a_match_of_a_device_is_left_to_a_person(pattern: str) -> None:
+    source = f"{HEAD}match x.device.type:\n    case {pattern}: y = 'cuda'\n"
+    (found,) = (f for f in scan_source(source, "train.py").findings if f.line == HEAD.count("\n") + 2)
+    assert (found.kind, found.need) == (Kind.DEVICE_CHECK, Need.HAND)
+    assert not scan_source(source.replace("x.device.type", "x.name"), "train.py").fixed
 
 
 def test_kinds_are_all_tried() -> None:

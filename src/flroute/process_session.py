@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from flroute.errors import FlrouteError
 from flroute.session import enable
@@ -22,4 +25,20 @@ def open_if_asked() -> None:
     except FlrouteError as error:
         warnings.warn(f"FLROUTE_SESSION=1 opened no session: {error}", RuntimeWarning, stacklevel=2)
         return
-    atexit.register(session.close)
+    end = ExitStack()
+    end.enter_context(as_quiet_as_python())
+    end.callback(session.close)
+    atexit.register(end.close)
+
+
+@contextmanager
+def as_quiet_as_python() -> Iterator[None]:
+    """A script that has logging show it what is of level info means its own: each route would be a line among these."""
+    logger = logging.getLogger("flroute")
+    before = logger.level
+    if before == logging.NOTSET:
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -39,6 +39,16 @@ def test_the_reference_vendor_agrees_with_the_host() -> None:
     assert all(op.local is not None for op in found.ops)
 
 
+def test_a_nan_on_one_side_is_no_difference_of_zero() -> None:
+    class Scaled(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * (float("nan") if x.device.type == "fl" else 1.0)
+
+    found = flroute.compare(Scaled(), torch.ones(3), a="reference")
+    assert found.first_divergence is not None
+    assert found.first_divergence.why == "infinities and NaNs stand elsewhere, and no op errs by itself"
+
+
 def test_the_command_writes_what_it_found(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(PERCEPTRON)
     page = tmp_path / "made" / "page.html"

@@ -452,6 +452,22 @@ def test_version_counters_of_lists_move_without_a_session() -> None:
     assert not s.violations
 
 
+def test_what_is_written_besides_the_result_has_a_version_that_pytorch_does_not_count() -> None:
+    weight = torch.nn.Parameter(torch.ones(2, device="fl"))
+    optimizer, scaler = torch.optim.SGD([weight], 0.1), torch.amp.GradScaler("fl")
+    with flroute.shadow(torch.nn.Identity()) as s:
+        scaler.scale((weight * 2).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        weight.detach().record_stream(torch.fl.current_stream())
+        mean, var = torch.zeros(2, device="fl"), torch.ones(2, device="fl")
+        batch = torch.arange(8.0, device="fl").view(4, 2)
+        torch.ops.aten._native_batch_norm_legit(batch, None, None, mean, var, True, 0.1, 1e-5)
+    assert mean.tolist() != [0, 0]
+    assert {"aten::_amp_update_scale_", "aten::_native_batch_norm_legit"} <= {row.op for row in s.rows()}
+    assert s.ok, s
+
+
 # -- what is told
 
 

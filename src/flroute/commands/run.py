@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,6 +69,7 @@ def run(
         fail("which script? flroute run script.py [args]..., or flroute run -m package.module [args]...")
     with errors_in_words():
         import flroute
+        from flroute.process_session import as_quiet_as_python
 
         wanted = script.Module(module) if module is not None else script.File(arguments.pop(0))
         wanted.check()
@@ -79,13 +81,15 @@ def run(
             trace=trace,
         )
         session.start()
-    with _for_children(session):
-        try:
-            code = script.run(wanted, arguments)
-        finally:
-            session.close()
-    _tell(session, report)
-    raise SystemExit(code)
+    end = ExitStack()
+    end.callback(_tell, session, report)
+    end.enter_context(as_quiet_as_python())
+    end.enter_context(_for_children(session))
+    end.callback(session.close)
+    atexit.register(
+        end.close
+    )  # before the script's own: its threads and its handlers come to their end with cuda
+    raise SystemExit(script.run(wanted, arguments))
 
 
 @contextmanager

@@ -5,9 +5,7 @@ from __future__ import annotations
 import importlib.util
 import runpy
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -100,17 +98,13 @@ class Module:
 
 
 def run(wanted: File | Module, arguments: Sequence[str]) -> int | str | None:
-    """Run it to its end, and that of the threads it leaves behind; gives the exit code, as ``sys.exit`` takes it."""
-    there = set(threading.enumerate())
-    with _as_main(wanted, arguments):
-        code = _executed(wanted)
-        for thread in threading.enumerate():  # as the interpreter does when a script ends
-            if thread not in there and not thread.daemon:
-                thread.join()
-    return code
+    """Run it to the end of its main program; gives the exit code, as ``sys.exit`` takes it.
 
-
-def _executed(wanted: File | Module) -> int | str | None:
+    ``sys.argv``, ``sys.path`` and ``sys.excepthook`` stay the script's: its threads and what it left to ``atexit`` go on.
+    """
+    sys.argv = [wanted.path if isinstance(wanted, File) else wanted.name, *arguments]
+    if not getattr(sys.flags, "safe_path", False):  # Python 3.11 and newer
+        sys.path[:1] = [wanted.first_on_path]
     try:
         wanted.execute()
     except SystemExit as leaving:
@@ -121,18 +115,6 @@ def _executed(wanted: File | Module) -> int | str | None:
         sys.excepthook(type(error), error, error.__traceback__)
         return 130 if isinstance(error, KeyboardInterrupt) else 1
     return 0
-
-
-@contextmanager
-def _as_main(wanted: File | Module, arguments: Sequence[str]) -> Iterator[None]:
-    argv, path, hook = sys.argv, sys.path[:], sys.excepthook
-    sys.argv = [wanted.path if isinstance(wanted, File) else wanted.name, *arguments]
-    if not getattr(sys.flags, "safe_path", False):  # Python 3.11 and newer
-        sys.path[:1] = [wanted.first_on_path]
-    try:
-        yield
-    finally:
-        sys.argv, sys.path[:], sys.excepthook = argv, path, hook
 
 
 def without_own_frames(error: BaseException) -> None:

@@ -16,7 +16,7 @@ from flroute.cuda_alias.callers import asker, is_own
 from flroute.cuda_alias.ordinals import ALIAS, cuda_device, names_alias
 from flroute.cuda_alias.tensor_types import dtype_of, type_name
 from flroute.device.table import DEVICE_TYPE
-from flroute.torch_compat import LeftInAnyOrder
+from flroute.torch_compat import UNPICKLERS, LeftInAnyOrder
 
 if TYPE_CHECKING:
     from flroute.cuda_alias.alias import Alias
@@ -151,11 +151,15 @@ def _without_device(alias: Alias, func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _torch_device(alias: Alias, func: Any, args: Args, kwargs: Kwargs) -> torch.device:
-    """The user's ``torch.device(0)`` is cuda's; what PyTorch makes of the user's ``"cuda"`` is the device."""
+    """The user's ``torch.device(0)`` is cuda's; what PyTorch makes of the user's ``"cuda"`` is the device.
+
+    What a file has is the user's: ``torch.load`` gives a configuration with ``torch.device("cuda")`` back as it was saved.
+    """
     made: torch.device = func(*args, **kwargs)
     if made.type not in (ALIAS, DEVICE_TYPE):
         return made
-    by_user = _user() is not None
+    frame = asker(1)
+    by_user = not is_own(frame) or frame.f_code in UNPICKLERS
     if made.type == ALIAS and not by_user:
         return alias.ordinals.device(made)  # type: ignore[no-any-return]
     if by_user and args and isinstance(args[0], int):

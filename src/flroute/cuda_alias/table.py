@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.cuda.comm  # which import torch leaves out
 
 from flroute.cuda_alias import answers, process_groups
 from flroute.cuda_alias.alias import current

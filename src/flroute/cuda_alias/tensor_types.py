@@ -38,7 +38,9 @@ class CudaTensorType(type):
         device = alias.ordinals.device(kwargs.get("device", ALIAS))
         sizes = args[0] if len(args) == 1 and isinstance(args[0], torch.Size) else args
         if all(isinstance(size, int) for size in sizes):
-            return torch.empty(sizes, dtype=cls.dtype, device=device)
+            return torch.empty(
+                sizes or 0, dtype=cls.dtype, device=device
+            )  # without arguments it has no elements
         return torch.tensor(args[0], dtype=cls.dtype, device=device)
 
     def __instancecheck__(cls, instance: Any) -> bool:

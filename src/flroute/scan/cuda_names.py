@@ -29,6 +29,9 @@ ACCELERATOR = {
 """Names of ``torch.cuda`` that ``torch.accelerator`` has, too, and what they are called there. Not its streams, which are of
 another class than those that ``torch.cuda.Stream()`` makes; nor what ``torch.cpu`` has, too, for that runs on a bare host."""
 
+ERRORS = ("AcceleratorError", "OutOfMemoryError")
+"""Errors that ``torch.cuda`` has under a second name: ``torch`` has them on every host, ``torch.cpu`` has not."""
+
 AMP = {
     "torch.cuda.amp.autocast": "{torch}.autocast",
     "torch.cuda.amp.autocast_mode.autocast": "{torch}.autocast",

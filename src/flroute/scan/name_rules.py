@@ -10,6 +10,7 @@ from flroute.scan.bindings import dotted_name
 from flroute.scan.cuda_names import (
     ACCELERATOR,
     AMP,
+    ERRORS,
     HOST_TYPES,
     LIBRARIES,
     PROFILER_COLUMNS,
@@ -154,6 +155,8 @@ def _without_arguments(node: cst.CSTNode, name: str, look: Look) -> Hit | None:
 
 
 def _of_cuda(name: str, look: Look) -> Hit:
+    if name in ERRORS:
+        return Hit(Kind.CUDA_API, instead=look.code(f"{{torch}}.{name}"))
     refused = refusal(name)
     if refused is not None:
         kind, need, advice = refused

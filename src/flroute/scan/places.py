@@ -146,6 +146,13 @@ def _compared(child: cst.CSTNode, parent: cst.Comparison, search: _Search) -> Pl
     return Place.BACKEND_CHECK if search.backend else Place.CHECK
 
 
+def _matched(child: cst.CSTNode, parent: cst.MatchCase, search: _Search) -> Place | None:
+    """``match device.type: case "cuda":``."""
+    asked = search.above[-1] if search.above else None
+    found = child is parent.pattern and isinstance(asked, cst.Match) and search.means(asked.subject)
+    return Place.CHECK if found and not search.backend else Place.NOTHING
+
+
 def _returned(child: cst.CSTNode, parent: cst.Return, search: _Search) -> Place | None:
     function = next((node for node in reversed(search.above) if isinstance(node, cst.FunctionDef)), None)
     return search.if_so(function is not None and search.said.search(function.name.value) is not None)
@@ -254,7 +261,7 @@ def _is_text(child: cst.CSTNode, parent: cst.CSTNode) -> bool:
         | cst.Index
         | cst.Assert
         | cst.Annotation
-        | cst.MatchValue,
+        | cst.MatchCase,
     )
 
 
@@ -302,6 +309,7 @@ _LEVELS: dict[type[cst.CSTNode], Callable[[cst.CSTNode, Any, _Search], Place | N
     cst.Param: _default,
     cst.Comparison: _compared,
     cst.Return: _returned,
+    cst.MatchCase: _matched,
     cst.For: _iterated,
     cst.CompFor: _iterated,
     cst.IfExp: _chosen,
@@ -311,7 +319,7 @@ _LEVELS: dict[type[cst.CSTNode], Callable[[cst.CSTNode, Any, _Search], Place | N
     **dict.fromkeys(
         (
             cst.ComparisonTarget, cst.Element, cst.List, cst.Tuple, cst.Set, cst.Dict, cst.BinaryOperation, cst.Attribute,
-            cst.Lambda,
+            cst.Lambda, cst.MatchValue, cst.MatchAs, cst.MatchOr, cst.MatchOrElement,
         ),
         _further,
     ),

@@ -166,7 +166,7 @@ def _device_string(node: cst.SimpleString, text: str, look: Look) -> Hit | None:
         return None
     if place is Place.GENERATOR:
         return Hit(Kind.GENERATOR, Need.HAND, _NO_GENERATOR)
-    if place is Place.CHECK and text == "cuda":
+    if place is Place.CHECK and (text == "cuda" or isinstance(look.parent, cst.MatchValue)):
         if _rewritten_above(look):
             return None
         return Hit(Kind.DEVICE_CHECK, Need.HAND, 'ask about "cpu" instead, or compare with DEVICE.type')

@@ -107,6 +107,7 @@ from flroute.torch_compat.shape_rules import (
     map_tensors,
 )
 from flroute.torch_compat.storages import (
+    UNPICKLERS,
     before_printing,
     from_dlpack,
     host_storage_at,
@@ -143,6 +144,7 @@ __all__ = [
     "PRIVATE_NAMES",
     "SUPPORTED",
     "TORCH_VERSION",
+    "UNPICKLERS",
     "DefaultDevice",
     "DeviceGuardPatch",
     "DeviceRow",

@@ -8,6 +8,12 @@ from typing import Any
 
 import torch
 
+UNPICKLERS = frozenset({
+    torch.serialization._load.__code__,
+    torch.serialization._legacy_load.__code__,
+    torch._weights_only_unpickler.Unpickler.load.__code__,
+})  # fmt: skip
+"""Where PyTorch makes objects again that somebody pickled."""
 from_dlpack = torch._C._from_dlpack
 neg_view = torch._neg_view
 

@@ -25,6 +25,9 @@ _SHOWN_OPS = 12
 _SHOWN_VARIANTS = 3
 
 
+_ELSEWHERE = "infinities and NaNs stand elsewhere"
+
+
 @dataclass(frozen=True)
 class OpDifference:
     """One call of an op, in both runs.
@@ -201,11 +204,12 @@ class Comparison:
             return self.failure
         for tensor in self.diverged[:1]:
             phase = Phase.BACKWARD if tensor.what.startswith("gradient") else Phase.FORWARD
-            why = (
-                f"differs by {tensor.difference.max_abs:.3g} at most, {tensor.excess:.3g} times what is allowed, "
-                f"and no op errs by itself"
+            far = (
+                _ELSEWHERE
+                if tensor.difference.mismatched_nonfinite
+                else f"differs by {tensor.difference.max_abs:.3g} at most, {tensor.excess:.3g} times what is allowed"
             )
-            return Divergence(tensor.in_words, "", tensor.name, phase, why)
+            return Divergence(tensor.in_words, "", tensor.name, phase, f"{far}, and no op errs by itself")
         return None
 
     def to_dict(self) -> dict[str, Any]:
@@ -358,11 +362,7 @@ def _error_of_op(op: OpDifference) -> str:
     if op.local is None:
         return ""
     found = op.local.difference
-    far = (
-        "infinities and NaNs stand elsewhere"
-        if found.mismatched_nonfinite
-        else f"it is {found.max_abs:.3g} off at most"
-    )
+    far = _ELSEWHERE if found.mismatched_nonfinite else f"it is {found.max_abs:.3g} off at most"
     return (
         f"on {op.by}, for the arguments it was given, {far}: {_of_tolerance(op.local.excess)} "
         f"({op.local.tolerance}; {op.local.source})"

@@ -15,7 +15,7 @@ from flroute.drift.host_values import is_dense, map_values, seen_from_host, tens
 from flroute.drift.reference import without_modes
 from flroute.drift.shadow.ledger import Place, Violation
 from flroute.routing.expected import expected_results
-from flroute.routing.schema import OpFacts, tensors_in, written_tensors
+from flroute.routing.schema import OpFacts, bind, tensors_in, written_tensors
 from flroute.torch_compat import storage_key, version_of
 
 Facts = tuple[OpFacts, tuple[Any, ...], dict[str, Any]]
@@ -27,7 +27,7 @@ class Before(NamedTuple):
     Attributes:
         call: op and arguments.
         untouched: inputs that are not to be written, and what they hold.
-        versions: of tensors that are to be written.
+        versions: of tensors whose version PyTorch counts up.
     """
 
     call: Facts
@@ -69,7 +69,7 @@ class Contract:
             for tensor in tensors_in(args, kwargs)
             if tensor.device.type == DEVICE_TYPE and storage_key(tensor.untyped_storage()) not in storages
         ]
-        versions = [(t, version_of(t)) for t in written if facts.written and not t.is_inference()]
+        versions = [(t, version_of(t)) for t in _counted(facts, args, kwargs) if not t.is_inference()]
         return Before((facts, args, kwargs), untouched, versions)
 
     def after(self, before: Before, result: Any, place: Place) -> list[Violation]:
@@ -204,6 +204,16 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return (one.is_floating_point() or one.is_complex()) and bool(
         ((one == other) | ((one != one) & (other != other))).all()  # noqa: PLR0124 -- a NaN is not itself
     )
+
+
+def _counted(facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """What an op writes and returns, and lists: PyTorch counts no version of what is written besides, as of a scaler's tracker."""
+    returned = [info.before_set for r in facts.schema.returns if (info := r.alias_info) is not None]
+    bound = bind(facts, args, kwargs)
+    names = [
+        a.name for a in facts.written if a.type.kind() == "ListType" or a.alias_info.before_set in returned
+    ]
+    return tensors_in(tuple(bound[name] for name in names if name in bound), {})
 
 
 def _signature(values: tuple[Any, ...]) -> tuple[Any, ...]:
