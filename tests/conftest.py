@@ -15,7 +15,7 @@ from flroute import registry, routers
 from flroute.vendor import Kernel
 from support import WithoutKernels
 
-collect_ignore = ["scripts", "host_cuda.py", "run_on_host.py"]
+collect_ignore = ["scripts", "host_cuda.py", "run_on_host.py", "drift/bisected_program.py"]
 """Programs that tests run in processes of their own; the search for doctests would import them."""
 
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)

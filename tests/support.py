@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 
 from flroute import Decision, Session, registry
@@ -51,6 +52,11 @@ class Made:
 
 WithoutKernels = Callable[..., None]
 """Takes the ops whose kernels the reference vendor is to lose, until the test ends."""
+
+
+def allow_global_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's own test modules forbid ``torch.backends.cudnn.benchmark = True`` for the whole process once they are imported."""
+    monkeypatch.setattr("torch.backends.__allow_nonbracketed_mutation_flag", True)
 
 
 class Vendors:

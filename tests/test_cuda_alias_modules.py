@@ -13,6 +13,7 @@ from torch import nn
 import flroute
 from flroute.cuda_alias.page import to_markdown
 from flroute.device import torch_fl
+from support import allow_global_flags
 
 FIRST = torch.device("cuda", 0)
 
@@ -190,8 +191,9 @@ def test_ranges_for_nvidias_profilers_are_accepted_and_logged_once(
 
 
 def test_flags_of_cudas_libraries_are_accepted_and_logged_once(
-    session: flroute.Session, caplog: pytest.LogCaptureFixture
+    session: flroute.Session, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    allow_global_flags(monkeypatch)
     with caplog.at_level(logging.INFO, logger="flroute"):
         for _ in range(2):
             torch.backends.cudnn.deterministic = True

@@ -16,6 +16,7 @@ from flroute.cuda_alias.patches import find
 from flroute.cuda_alias.table import patches
 from flroute.errors import AliasError, SettingsError
 from flroute.torch_compat import function_stack_length
+from support import allow_global_flags
 
 ABSENT = object()
 
@@ -109,7 +110,8 @@ def test_a_session_that_cannot_open_leaves_nothing(monkeypatch: pytest.MonkeyPat
         raise AssertionError("opened")
 
 
-def test_what_a_script_sets_is_undone() -> None:
+def test_what_a_script_sets_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    allow_global_flags(monkeypatch)
     before = torch.backends.cudnn.benchmark, torch.backends.cuda.matmul.allow_tf32
     with flroute.enable(alias=("cuda",)) as session:
         torch.backends.cudnn.benchmark = not before[0]

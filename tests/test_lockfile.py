@@ -169,7 +169,7 @@ def test_a_locked_session_names_what_drifted(drifted: Path) -> None:
 
 def test_the_setting_reaches_calls_outside_sessions(drifted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLROUTE_LOCKED", "1")
-    monkeypatch.setattr("flroute.session._default", None)
+    monkeypatch.setattr("flroute.routers._default", None)
     x = torch.ones(2)
     with pytest.raises(flroute.LockError, match=r"torch: locked 2\.0\.1"):
         x.to("fl").relu()
