@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import flroute
+from flroute.routing import expected
 from flroute.vendor import Kernel
 from support import COPY, Vendors, throw_away_vendors
 
@@ -63,6 +64,17 @@ def test_training_steps(steps: int, where: str) -> None:
         on_device, in_process = grows(training(), 300, steps)
     assert on_device == 0
     assert in_process < 2**20 + 100 * steps, f"{in_process / steps:.0f} bytes a step"
+
+
+def test_the_numbers_of_an_optimizers_step_are_not_remembered() -> None:
+    step = training()
+    with flroute.enable(DEVICE, default_device=False, modules=True):
+        for _ in range(3):
+            step()
+        known = len(expected._known)
+        for _ in range(5):
+            step()
+    assert len(expected._known) == known
 
 
 @pytest.mark.parametrize("times", [100, pytest.param(1000, marks=pytest.mark.slow)])
