@@ -8,17 +8,14 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flroute.chrome_trace import Range, device_events, module_events
 from flroute.report import counted
 from flroute.routing.host_times import HostTimes
 from flroute.routing.recording import Record, Recording, now, spans
-from flroute.tables import Grid, html_lines, html_part, in_text, shown_seconds
+from flroute.tables import Grid, TableAndText, shown_seconds
 from flroute.vocabulary import Route
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
 
 SCHEMA_VERSION = 1
 
@@ -51,7 +48,7 @@ class ProfileRow:
     is_slow: bool
 
 
-class Profile:
+class Profile(TableAndText):
     """What ``session.profile()`` gives: prints as a table, renders in a notebook, and is written as JSON or as a Chrome trace.
 
     It fills while its block runs.
@@ -150,21 +147,6 @@ class Profile:
             limit = f"more than {self.slower_than:g} times the host's time"
             lines.append(f"{limit}: " + (", ".join(dict.fromkeys(row.op for row in slow)) or "none"))
         return lines
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text
-
-        yield self._grid().to_rich()
-        yield Text("\n".join(["", *self.summary()]))
-
-    def __str__(self) -> str:
-        return in_text(self)
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        """The table for a notebook."""
-        return html_part(self._grid().to_html(), html_lines(self.summary()))
 
     def _grid(self) -> Grid:
         rows, total = self.rows(), self.seconds or 1.0

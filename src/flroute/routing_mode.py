@@ -12,14 +12,13 @@ import torch
 from flroute.device.tensors import is_on_device
 from flroute.routing.router import Router
 from flroute.torch_compat import (
-    TorchDispatchMode,
+    BareDispatchMode,
     dispatch_stack_length,
     function_stack_length,
     increment_versions,
     is_overload,
     on_top_of_dispatch_stack,
     outside_dispatch_modes,
-    skip_in_dynamo,
     without_function_modes,
     wrap_backward,
 )
@@ -39,20 +38,8 @@ def innermost_router() -> Router | None:
     return modes[-1].router if modes else None
 
 
-class RoutingMode(TorchDispatchMode):
+class RoutingMode(BareDispatchMode):
     """Sees every aten call of one thread first, and hands it to the session's router."""
-
-    supports_higher_order_operators = True
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Else ``torch.compile`` inside a session would silently run eager."""
-        return True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Do not wrap ``__torch_dispatch__``: the wrapper imports Dynamo and costs a third of a call; see below the class."""
-        return False
 
     def __init__(self, router: Router) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -110,9 +97,6 @@ def _unseen_by_function_modes(handler: Any) -> Any:
             return handler(args, kwargs)
 
     return handle
-
-
-skip_in_dynamo(RoutingMode.__torch_dispatch__)
 
 
 def _let_innermost_route(modes: list[RoutingMode]) -> None:

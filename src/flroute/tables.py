@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table
 
 _STYLES = {"native": "green", "fallback": "bold yellow", "decomposed": "cyan", "beyond": "bold red"}
@@ -127,6 +128,31 @@ def in_text(table: object) -> str:
     text = io.StringIO()
     Console(file=text, width=_width(), color_system=None, force_jupyter=False).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
+
+
+class TableAndText:
+    """What is shown as one table and some lines below it: in terminals, as text, in notebooks."""
+
+    def _grid(self) -> Grid:
+        raise NotImplementedError
+
+    def summary(self) -> list[str]:
+        """What is to be said below the table."""
+        raise NotImplementedError
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        yield self._grid().to_rich()
+        yield Text("\n".join(["", *self.summary()]))
+
+    def __str__(self) -> str:
+        return in_text(self)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return html_part(self._grid().to_html(), html_lines(self.summary()))
 
 
 def shown_seconds(seconds: float | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,6 +14,7 @@ from flroute.cuda_alias.patches import in_force
 from flroute.cuda_alias.table import patches as patches_of_pytorch
 from flroute.device.table import Device
 from flroute.errors import AliasError
+from flroute.torch_compat import dynamo_is_imported
 
 __all__ = ["Alias", "opened"]
 
@@ -35,10 +35,10 @@ def opened(device: Device, *, hide_cuda: bool) -> Iterator[Alias]:
     with alias.listed():
         in_force.acquire(patches_of_pytorch())
         try:
-            if "torch._dynamo" in sys.modules:
+            if dynamo_is_imported():
                 run_eagerly()
             yield alias
-        except Exception as error:  # whatever it is, it goes on to whom it was meant for
+        except Exception as error:  # raised again as it is: only a note is added, where there is advice
             advise(error)
             raise
         finally:

@@ -40,7 +40,7 @@ from flroute.torch_compat.collectives import (
     unboxed_group,
     with_prefix,
 )
-from flroute.torch_compat.compiling import aot_backend
+from flroute.torch_compat.compiling import aot_backend, dynamo_is_imported
 from flroute.torch_compat.device_slot import (
     PRIVATEUSE1,
     DeviceGuardPatch,
@@ -51,6 +51,7 @@ from flroute.torch_compat.device_slot import (
     seeding_everything,
 )
 from flroute.torch_compat.modes import (
+    BareDispatchMode,
     DefaultDevice,
     LeftInAnyOrder,
     above_in_dispatch_stack,
@@ -145,6 +146,7 @@ __all__ = [
     "SUPPORTED",
     "TORCH_VERSION",
     "UNPICKLERS",
+    "BareDispatchMode",
     "DefaultDevice",
     "DeviceGuardPatch",
     "DeviceRow",
@@ -174,6 +176,7 @@ __all__ = [
     "decomposition_of",
     "device_owner",
     "dispatch_stack_length",
+    "dynamo_is_imported",
     "exchange",
     "fake_like",
     "fake_refusals",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -24,3 +25,8 @@ def aot_backend(run: Callable[[Graph, tuple[Any, ...]], Any]) -> Any:
         return boxed
 
     return aot_autograd(fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler)
+
+
+def dynamo_is_imported() -> bool:
+    """Whether anybody in this process may have compiled something."""
+    return "torch._dynamo" in sys.modules

@@ -41,6 +41,26 @@ class DefaultDevice(LeftInAnyOrder, DeviceContext):
         return func(*args, **kwargs) if kwargs else func(*args)
 
 
+class BareDispatchMode(TorchDispatchMode):
+    """A dispatch mode that Dynamo neither wraps nor traces into, and that calls made by a compiler do not turn off."""
+
+    supports_higher_order_operators = True
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)  # type: ignore[no-untyped-call]
+        skip_in_dynamo(cls.__torch_dispatch__)
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Else ``torch.compile`` under the mode would silently run eager."""
+        return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Do not wrap ``__torch_dispatch__``: its wrapper imports Dynamo and costs a third of a call."""
+        return False
+
+
 def outside_dispatch_modes() -> Any:
     """A context without any dispatch mode."""
     from torch.utils._python_dispatch import _disable_current_modes

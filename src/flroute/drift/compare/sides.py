@@ -65,7 +65,9 @@ class Place:
         """
         try:
             made = copy.deepcopy(model)
-        except Exception as error:
+        except (
+            Exception
+        ) as error:  # a model's own __deepcopy__ may raise anything, and it is said which model
             raise FlrouteError(
                 f"{type(model).__name__} cannot be copied, and each side of a comparison needs a model of its own: {error}. "
                 f"Tensors that a module keeps outside its parameters and buffers may have to be detached first"

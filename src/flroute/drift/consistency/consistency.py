@@ -80,12 +80,12 @@ def consistency(
 def _tried(name: str, about: str, run: Callable[[_Asked], Tensors], asked: _Asked) -> Way:
     try:
         return Way(name, about, run(asked))
-    except Exception as error:
+    except (
+        Exception
+    ) as error:  # a way that cannot run the model is a finding; tracers and compilers raise anything
         if name == _FIRST:
             raise
-        said = (
-            str(error).strip().partition("\n")[0]
-        )  # a way that cannot run the model is a finding, not an error of ours
+        said = str(error).strip().partition("\n")[0]
         return Way(name, about, {}, f"{type(error).__name__}: {said}")
 
 

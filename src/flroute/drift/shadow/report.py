@@ -7,21 +7,18 @@ import math
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flroute.drift.reference import Reference
 from flroute.drift.shadow.ledger import Branch, Call, Ledger, NonFinite, ShadowRow, Violation
-from flroute.tables import Grid, html_lines, html_part, in_text, page
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
+from flroute.tables import Grid, TableAndText, page
 
 SCHEMA_VERSION = 1
 _SHOWN = 40
 """Rows of the table, those with the largest excess first."""
 
 
-class ShadowReport:
+class ShadowReport(TableAndText):
     """What ``flroute.shadow`` yields. It fills while the block runs, and stays.
 
     Args:
@@ -158,20 +155,6 @@ class ShadowReport:
             lines.append(f"random, drawn by the device for both: {', '.join(self.drawn)}")
         lines += [f"not judged: {op}: {why}" for op, why in self.unjudged.items()]
         return lines
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text
-
-        yield self._grid().to_rich()
-        yield Text("\n".join(["", *self.summary()]))
-
-    def __str__(self) -> str:
-        return in_text(self)
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return html_part(self._grid().to_html() + html_lines(self.summary()))
 
     def _grid(self) -> Grid:
         rows = sorted(self.rows(), key=lambda row: -row.excess)[:_SHOWN]

@@ -20,11 +20,10 @@ from flroute.drift.shadow.places import Places
 from flroute.drift.shadow.report import ShadowReport
 from flroute.errors import ShadowError
 from flroute.torch_compat import (
-    TorchDispatchMode,
+    BareDispatchMode,
     above_in_dispatch_stack,
     dispatch_stack_length,
     on_top_of_dispatch_stack,
-    skip_in_dynamo,
 )
 
 
@@ -41,19 +40,8 @@ def innermost_observer() -> Observer | None:
     return _thread.observers[-1] if _thread.observers else None
 
 
-class ShadowMode(TorchDispatchMode):
+class ShadowMode(BareDispatchMode):
     """Sees the calls of one thread, and has an observer run those that concern a device."""
-
-    supports_higher_order_operators = True
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """As for a session's mode."""
-        return True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __init__(self, observer: Observer) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -63,9 +51,6 @@ class ShadowMode(TorchDispatchMode):
         if types:  # a subclass of tensors sees to itself
             return func(*args, **(kwargs or {}))
         return self._observer.call(func, args, kwargs or {})
-
-
-skip_in_dynamo(ShadowMode.__torch_dispatch__)
 
 
 class _Steps:
