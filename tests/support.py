@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from flroute import Decision, Session, registry
+from flroute import Decision, Session, enable, registry
 from flroute.device import table
 from flroute.device.table import Device
 from flroute.routers import process_router
@@ -52,6 +52,17 @@ class Made:
 
 WithoutKernels = Callable[..., None]
 """Takes the ops whose kernels the reference vendor is to lose, until the test ends."""
+
+
+def cuda_session() -> Iterator[Session]:
+    """A fixture once a test file says ``session = pytest.fixture(cuda_session)``: cuda means the device, and nothing falls back."""
+    with enable(alias=("cuda",), fallback="error") as opened:
+        yield opened
+
+
+def redirected_names(session: Session) -> set[str]:
+    """What was redirected, without lines and counts."""
+    return {use.name for use in session.redirected}
 
 
 def allow_global_flags(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,7 +128,7 @@ class Graph:
 def raised_by(run: Callable[[], Any]) -> BaseException | None:
     try:
         run()
-    except BaseException as error:
+    except BaseException as error:  # whatever the user's code raises has to come through, an exit, too
         return error
     return None
 

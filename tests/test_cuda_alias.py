@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +13,13 @@ from torch import nn
 import flroute
 from flroute.cuda_alias.advice import INSTEAD_OF
 from flroute.errors import AliasError
+from support import cuda_session
 
 FIRST = torch.device("cuda", 0)
 SECOND = torch.device("cuda", 1)
 
 
-@pytest.fixture
-def session() -> Iterator[flroute.Session]:
-    with flroute.enable(alias=("cuda",), fallback="error") as opened:
-        yield opened
-
-
-def names(session: flroute.Session) -> set[str]:
-    return {use.name for use in session.redirected}
+session = pytest.fixture(cuda_session)
 
 
 # Places -----------------------------------------------------------------------------------------------------------

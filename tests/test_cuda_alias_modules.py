@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,19 +12,12 @@ from torch import nn
 import flroute
 from flroute.cuda_alias.page import to_markdown
 from flroute.device import torch_fl
-from support import allow_global_flags
+from support import allow_global_flags, cuda_session, redirected_names
 
 FIRST = torch.device("cuda", 0)
 
 
-@pytest.fixture
-def session() -> Iterator[flroute.Session]:
-    with flroute.enable(alias=("cuda",), fallback="error") as opened:
-        yield opened
-
-
-def names(session: flroute.Session) -> set[str]:
-    return {use.name for use in session.redirected}
+session = pytest.fixture(cuda_session)
 
 
 def test_torch_cuda_is_the_devices_module(session: flroute.Session) -> None:
@@ -44,9 +36,11 @@ def test_torch_cuda_is_the_devices_module(session: flroute.Session) -> None:
     assert torch.get_device_module("cuda") is torch.cuda is torch.get_device_module()
     assert torch.accelerator.current_accelerator() == torch.device("cuda")
     assert torch.backends.cuda.is_built()
-    assert {"torch.cuda.is_available", "torch.cuda.get_device_name", "torch.cuda.synchronize"} <= names(
-        session
-    )
+    assert {
+        "torch.cuda.is_available",
+        "torch.cuda.get_device_name",
+        "torch.cuda.synchronize",
+    } <= redirected_names(session)
 
 
 def test_every_name_of_torch_fl_answers_as_torch_cudas(session: flroute.Session) -> None:
@@ -248,7 +242,7 @@ def test_nccl_is_the_backend_of_the_device(session: flroute.Session) -> None:
         assert model.module.weight.grad.is_cuda
     finally:
         distributed.destroy_process_group()
-    assert "torch.distributed.init_process_group" in names(session)
+    assert "torch.distributed.init_process_group" in redirected_names(session)
 
 
 def test_a_group_that_names_backends_by_device(session: flroute.Session) -> None:

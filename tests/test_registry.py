@@ -139,11 +139,13 @@ def test_two_kernels_of_one_name_for_two_spellings_of_one_op(vendors: Vendors) -
 
 
 def test_one_function_may_serve_two_ops_or_two_implementations(vendors: Vendors) -> None:
-    vendors(
+    made = vendors(
         Kernel("aten::relu", relu),
         Kernel("aten::relu6", relu),
         Kernel("aten::relu", relu, implementation="other"),
     )
+    served = {op: len(registry.load().candidates(made.name, op)) for op in ("aten::relu", "aten::relu6")}
+    assert served == {"aten::relu": 2, "aten::relu6": 1}
 
 
 def test_an_unknown_op_is_a_coverage_fact_not_a_broken_vendor(load: Callable[..., Registry]) -> None:

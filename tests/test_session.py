@@ -211,7 +211,9 @@ def test_closing_twice_does_nothing() -> None:
     session = flroute.enable("reference:1")
     session.__enter__()
     session.__exit__(None, None, None)
+    before = state()
     session.__exit__(None, None, None)
+    assert state() == before
 
 
 def test_a_generator_that_is_closed_or_dropped_closes_its_session() -> None:

@@ -225,8 +225,9 @@ def test_an_observer_may_compute_on_the_device(vendors: Vendors) -> None:
         @hookimpl
         def flroute_decision_taken(self, decision: flroute.Decision) -> None:
             if decision.op == "aten::relu":
-                torch.neg(torch.ones(2, device="fl"))
+                computed.append(torch.neg(torch.ones(2, device="fl")).tolist())
 
+    computed: list[list[float]] = []
     vendors.register(Computes())
     done = threading.Event()
 
@@ -239,6 +240,7 @@ def test_an_observer_may_compute_on_the_device(vendors: Vendors) -> None:
     if not done.wait(timeout=5):
         routers._open.clear()  # the thread is stuck for good; let the other tests live
         pytest.fail("an observer that computes on the device waits for its own lock")
+    assert computed[0] == [-1.0, -1.0]
 
 
 def test_two_sessions_in_two_threads_keep_their_own_decisions() -> None:

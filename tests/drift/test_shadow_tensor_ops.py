@@ -36,7 +36,7 @@ class Outcome:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 self.leaves = tree_flatten(call())[0]
-        except Exception as error:
+        except Exception as error:  # both sides have to raise the same, whatever it is
             self.error = error
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
 from torch.nn import functional as F  # noqa: N812 -- PyTorch's own name for it
 
 import flroute
@@ -204,3 +208,50 @@ def test_rms_norm_under_autocast_is_float32_as_the_lists_say(
         assert found.dtype is torch.float32
         wanted = F.rms_norm(values.float(), [16], None if w is None else w.float())
         torch.testing.assert_close(found.cpu(), wanted)
+
+
+@given(
+    shape=st.tuples(st.integers(2, 5), st.integers(1, 4), st.integers(1, 6), st.integers(1, 6)),
+    dtype=st.sampled_from([torch.float16, torch.bfloat16]),
+    affine=st.booleans(),
+    training=st.booleans(),
+)
+@settings(max_examples=8)
+def test_batch_norm_of_any_shape_is_the_hosts_in_float64(
+    shape: tuple[int, ...], dtype: torch.dtype, affine: bool, training: bool
+) -> None:
+    torch.manual_seed(0)
+    model = nn.BatchNorm2d(shape[1], affine=affine).train(training)
+    x, gradient = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype)
+    expected_model = copy.deepcopy(model).double()
+    wide = x.double().requires_grad_()
+    expected = expected_model(wide)
+    expected.backward(gradient.double())
+    with flroute.enable(fallback="error", default_device=False) as session:
+        model.to("fl")
+        narrow = x.to("fl").requires_grad_()
+        result = model(narrow)
+        result.backward(gradient.to("fl"))
+        kernels = {d.kernel for d in session.decisions if "batch_norm" in d.op and d.kernel}
+    assert len(kernels) == 2, "one forward, one backward, in numpy or compiled as the size has it"
+    assert result.dtype is dtype
+    rounding = {"rtol": 2 * torch.finfo(dtype).eps, "atol": 2 * torch.finfo(dtype).eps}
+    torch.testing.assert_close(result.detach().cpu().double(), expected.detach(), **rounding)
+    assert narrow.grad is not None
+    scale = float(wide.grad.abs().max()) + 1  # type: ignore[union-attr]
+    torch.testing.assert_close(narrow.grad.cpu().double() / scale, wide.grad / scale, **rounding)  # type: ignore[operator]
+    torch.testing.assert_close(
+        model.running_var.cpu().double(), expected_model.running_var, rtol=1e-5, atol=1e-5
+    )
+    for parameter, other in zip(model.parameters(), expected_model.parameters(), strict=True):
+        assert parameter.grad is not None
+        assert parameter.grad.dtype is torch.float32
+        torch.testing.assert_close(parameter.grad.cpu().double(), other.grad, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_batch_norm_with_weights_of_another_dtype_is_refused(dtype: torch.dtype) -> None:
+    with flroute.enable(fallback="error", default_device=False):
+        model = nn.BatchNorm1d(2).to("fl", dtype)
+        with pytest.raises(RuntimeError):
+            model(torch.ones(3, 2, dtype=torch.float16).to("fl"))
