@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from torch.testing._internal.common_modules import ModuleInfo, module_db
 from .checking import check
 from .moving import Call
 from .outcome import Outcome
+from .sampling import chosen
 from .target import PLAIN, SESSION, Target
 from .trial import Trial, seed_everything
 
@@ -37,16 +37,23 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize(("module_info", "dtype", "training"), nodes, ids=ids)
 
 
-def test_module(module_info: ModuleInfo, dtype: torch.dtype, training: bool, target: Target) -> None:
+def test_module(
+    module_info: ModuleInfo,
+    dtype: torch.dtype,
+    training: bool,
+    target: Target,
+    request: pytest.FixtureRequest,
+) -> None:
     """The module on the device does what it does on the host; so do its gradients and its running statistics."""
     outcome = Outcome(module_info.name, str(dtype)[6:], (PLAIN, SESSION))
-    for trial in trials(module_info, dtype, training):
+    for trial in chosen(trials(module_info, dtype, training), dtype, target, request.config):
         check(trial, target, outcome)
     outcome.verdict()
 
 
-def trials(info: ModuleInfo, dtype: torch.dtype, training: bool) -> Iterator[Trial]:
+def trials(info: ModuleInfo, dtype: torch.dtype, training: bool) -> list[Trial]:
     """The module with each of PyTorch's inputs, made on the host."""
+    made = []
     seed_everything(zlib.crc32(info.name.encode()))
     samples = info.module_inputs_func(info, device="cpu", dtype=dtype, requires_grad=True, training=training)
     for number, sample in enumerate(samples):
@@ -54,7 +61,8 @@ def trials(info: ModuleInfo, dtype: torch.dtype, training: bool) -> Iterator[Tri
             continue
         module = info.module_cls(*sample.constructor_input.args, **sample.constructor_input.kwargs)
         call = Call(module.to(dtype).train(training), sample.forward_input.args, sample.forward_input.kwargs)
-        yield Trial(f"input {number} {sample.desc}", call_module, call)
+        made.append(Trial(f"input {number} {sample.desc}", call_module, call))
+    return made
 
 
 def call_module(module: torch.nn.Module, *args: object, **kwargs: object) -> object:

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from .checking import check
 from .moving import Call, detached, with_leaves
 from .outcome import Outcome
+from .sampling import chosen
 from .target import MODES, Target
 from .trial import Trial, seed_everything
 
@@ -56,9 +57,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def test_op(op: OpInfo, dtype: torch.dtype, target: Target, request: pytest.FixtureRequest) -> None:
     """The device does what the host does, in every mode."""
-    full = dtype is torch.float32 or request.config.getoption("samples", "third") == "all"
     outcome = Outcome(op.full_name, str(dtype)[6:], MODES)
-    for number, sample in enumerate(samples(op, dtype)[:: 1 if full else 3]):
+    for number, sample in enumerate(chosen(samples(op, dtype), dtype, target, request.config)):
         for trial in trials(op, sample, number):
             check(trial, target, outcome)
     outcome.verdict()
