@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import resource
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ import pytest
 import torch
 
 import flroute
+from flroute import testing
 from flroute.routing import expected
-from flroute.vendor import Kernel
+from flroute.vendor import Kernel, host_fallback
 from support import COPY, Vendors, throw_away_vendors
 
 vendors = pytest.fixture(throw_away_vendors)
@@ -96,6 +98,98 @@ def test_sessions_and_threads(times: int) -> None:
     on_device, in_process = grows(work, 50, times)
     assert on_device == 0
     assert in_process < 2**20 + 1000 * times, f"{in_process / times:.0f} bytes a session"
+
+
+def step_and_fall_back(session: flroute.Session) -> None:
+    step, x = training(), torch.ones(4, 4)
+    for _ in range(3):
+        step()
+        torch.hypot(x, x)
+        x[1:].t().copy_(x[1:].t().clone()).sum().item()
+        torch.eye(3).to_sparse() @ torch.ones(3, 3)
+    session.report().to_dict()
+
+
+def change_and_nest(session: flroute.Session) -> None:
+    x = torch.ones(4)
+    x.exp()
+    with session.change(deny=["reference/*"]):
+        x.exp()
+    with flroute.enable(DEVICE), session.profile(against_host=True, modules=True) as profile:
+        x.exp()
+    profile.to_dict()
+
+
+def attach_a_thread(session: flroute.Session) -> None:
+    def attached() -> None:
+        with session.attach():
+            torch.ones(4).exp()
+
+    thread = threading.Thread(target=attached)
+    thread.start()
+    thread.join()
+
+
+def raise_errors(session: flroute.Session) -> None:
+    with pytest.raises(RuntimeError), session.change(fallback="error"):
+        torch.hypot(torch.ones(2), torch.ones(3))
+    with pytest.raises(flroute.FallbackError), session.change(fallback="error"):
+        torch.hypot(torch.ones(2), torch.ones(2))
+
+
+@pytest.fixture(scope="module")
+def imports() -> None:
+    """What the first calls import may have caught an error of its own, whose traceback holds those who called."""
+    with flroute.enable(DEVICE, fallback="allow") as session:
+        step_and_fall_back(session)
+
+
+@pytest.fixture
+def no_collections(imports: None) -> Iterator[None]:
+    """As in training loops that turn the garbage collector off, or a process so large that it seldom looks at all of it."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collections")
+@pytest.mark.parametrize("work", [step_and_fall_back, change_and_nest, attach_a_thread, raise_errors])
+@pytest.mark.parametrize(
+    "setting", ["default_device", "timing", "modules", "debug", "trace", "alias", "captured"]
+)
+def test_a_session_that_nobody_holds_is_freed_at_once(
+    setting: str, work: Callable[[flroute.Session], None], tmp_path: Path
+) -> None:
+    """Its routes, counters and decisions are no cycle that waits for the garbage collector, be it in hundreds of sessions."""
+    settings: dict[str, Any] = {"fallback": "allow", "default_device": True}
+    if setting != "captured":
+        settings[setting] = {"trace": str(tmp_path / "trace.jsonl"), "alias": ("cuda",)}.get(setting, True)
+    with testing.capture_decisions() if setting == "captured" else nullcontext():
+        with flroute.enable(DEVICE, **settings) as session:
+            work(session)
+        router, log = weakref.ref(session.router), weakref.ref(session.router.log)
+        del session
+    assert router() is None
+    assert log() is None
+
+
+@pytest.mark.usefixtures("no_collections")
+def test_routes_that_are_forgotten_are_freed_at_once(vendors: Vendors) -> None:
+    def by_the_host(x: Any) -> Any:
+        return host_fallback("aten::exp", x)
+
+    made = vendors(Kernel("aten::mul.Tensor", lambda a, b: a * b), Kernel("aten::exp", by_the_host), COPY)
+    x = made.put(torch.ones(4, device="cpu"))
+    with flroute.enable(made.device, default_device=False, fallback="allow") as session:
+        for _ in range(3):
+            (x * x).exp().sin()
+        routes = [
+            weakref.ref(session.router.handler(op))
+            for op in (torch.ops.aten.mul.Tensor, torch.ops.aten.exp.default, torch.ops.aten.sin.default)
+        ]
+        with session.change(precision="medium"):
+            assert [route() for route in routes] == [None] * 3
 
 
 @pytest.mark.parametrize("times", [100, pytest.param(1000, marks=pytest.mark.slow)])

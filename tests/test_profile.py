@@ -6,6 +6,7 @@ import json
 import re
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,18 @@ def test_asking_the_host_is_not_accounted_for(vendors: Vendors) -> None:
         return decisions, {(row.op, row.route): (row.calls, row.nbytes) for row in profile.rows()}
 
     assert work(against_host=True) == work()
+
+
+@pytest.mark.parametrize("strided", [lambda x: x.expand(3, 4), lambda x: x.as_strided((3, 2), (1, 1))])
+def test_beside_the_host_with_arguments_whose_elements_share_memory(
+    strided: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    """The gradient of a sum is such a tensor: one element, seen many times."""
+    with flroute.enable("reference") as session, session.profile(against_host=True) as profile:
+        x = strided(torch.arange(4.0))
+        y = x * x
+    assert torch.equal(y.cpu(), strided(torch.arange(4.0)) ** 2)
+    assert row_of(profile, "aten::mul.Tensor").times_host is not None
 
 
 def test_an_op_that_the_host_lacks_has_no_comparison(vendors: Vendors) -> None:

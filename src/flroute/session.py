@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ContextDecorator, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, replace
@@ -47,6 +48,8 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
         self.settings = settings
         self.device = resolve_device(settings.device)
         self.router = make_router(settings)
+        # Routes hold the router that has them in its table: without this they would all wait for a garbage collection.
+        weakref.finalize(self, self.router.invalidate).atexit = False
         self._stack: ExitStack | None = None
         self._alias: Alias | None = None
         self._opened_in: threading.Thread | None = None

@@ -43,6 +43,7 @@ class Capture:
             router.settings = settings
             router.invalidate()
         self._settings.clear()
+        self._since.clear()
 
     @property
     def decisions(self) -> list[Decision]:

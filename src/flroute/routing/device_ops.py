@@ -169,8 +169,7 @@ def _copy_inplace_handler(router: Router, facts: OpFacts) -> Plan:
 
 def _to_copy_handler(router: Router, facts: OpFacts) -> Plan:
     """``_to_copy``: PyTorch's composite, which asks for pinned host memory when told not to block."""
-    general = ComputeHandler(router, facts)
-    handler = general if general.hot is None else general.hot.handler
+    handler = ComputeHandler(router, facts).quickest()
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if args[0].is_nested and device_of_call([], args, kwargs) is not None:

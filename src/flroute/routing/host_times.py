@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from flroute.device.tensors import is_on_device
+from flroute.device.tensors import is_on_device, without_repeats
 from flroute.routing import transfers
 from flroute.routing.expected import host_copy
 from flroute.routing.schema import OpFacts, with_numbers_as_tensors
@@ -88,5 +88,5 @@ def _copied(value: Any) -> Any:
     if not is_on_device(value) or value.is_conj() or not value.numel():
         return host_copy(value)
     made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
-    transfers.move(value, made, transfers.Moved())
+    transfers.move(without_repeats(value), without_repeats(made), transfers.Moved())
     return made

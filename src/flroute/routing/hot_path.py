@@ -55,25 +55,28 @@ class Entry(NamedTuple):
 
 
 class HotPath:
-    """Entries of one op, and the handler that uses them.
+    """Entries of one op. It holds no handler, as plans hold it: a cycle would keep all of a session until a garbage collection.
 
     Args:
         facts: of the op.
-        general: the handler for every other call.
     """
 
-    def __init__(self, facts: OpFacts, general: Plan) -> None:
+    def __init__(self, facts: OpFacts) -> None:
         self._facts = facts
         self._entries: dict[Any, Entry] = {}
         self._with_bfloat16: dict[Any, Entry] = {}
+
+    def handler(self, general: Plan) -> Plan:
+        """The handler that uses the entries; ``general`` is the one for every other call."""
+        facts = self._facts
         any_form = _any_form(self._entries, self._with_bfloat16, general, facts)
-        self.handler: Plan = any_form
         kinds = [str(a.type) for a in facts.arguments]
         if not facts.written and not facts.may_see_neg and len(facts.schema.returns) == 1:
             if _leading_tensors(kinds) == 1:
-                self.handler = _one_tensor(self._entries, general, any_form)
-            elif _leading_tensors(kinds) == 2:
-                self.handler = _two_tensors(self._entries, general, any_form)
+                return _one_tensor(self._entries, general, any_form)
+            if _leading_tensors(kinds) == 2:
+                return _two_tensors(self._entries, general, any_form)
+        return any_form
 
     def remember(self, args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> None:
         """Let calls of this signature take the hot path from now on."""

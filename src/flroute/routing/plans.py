@@ -66,7 +66,11 @@ class ComputeHandler:
             settings.modules or settings.debug or settings.watch_kernels or self._rule_differs
         )
         hot = hot_path.serves(facts) and not every_call_is_seen
-        self.hot = hot_path.HotPath(facts, self) if hot else None
+        self._hot = hot_path.HotPath(facts) if hot else None
+
+    def quickest(self) -> Plan:
+        """The handler to call: that of the hot path, for an op that has one, which leaves other calls to this."""
+        return self if self._hot is None else self._hot.handler(self)
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Serve one call."""
@@ -92,7 +96,7 @@ class ComputeHandler:
         inputs = tensors_in(args, {n: v for n, v in kwargs.items() if n not in self.facts.out_names})
         dtypes = frozenset(t.dtype for t in inputs)
         seen = dtype_names(tensors)
-        plan = PlanBuilder(self.router, self.facts, device, seen, dtypes, rule, self.hot).build()
+        plan = PlanBuilder(self.router, self.facts, device, seen, dtypes, rule, self._hot).build()
         if self.facts.is_seeded and not self.facts.is_composite:
             plan = _drawing_from_own_state(plan, device.index)
         if any(t.device.type != DEVICE_TYPE for t in tensors):
@@ -242,30 +246,31 @@ class PlanBuilder:
 
     def account_host_work(self, kernel: str) -> InKernel:
         """How ``host_fallback`` inside ``kernel`` is accounted for, or refused."""
+        router, device = self.router, self.device  # not the builder, whose short cuts would hold it in turn
         counts_of: dict[tuple[str, tuple[str, ...]], Counts] = {}
 
         def account(op: str, tensors: list[torch.Tensor], work: Callable[[], Any]) -> Any:
             facts, detail = facts_of(find_op(op)), f"by kernel {kernel}"
-            if self.router.settings.fallback is FallbackPolicy.ERROR:
+            if router.settings.fallback is FallbackPolicy.ERROR:
                 raise FallbackError(
-                    f"{op} on {self.device.name} would run on the host: {Reason.IN_KERNEL}: {detail}. The session's policy "
+                    f"{op} on {device.name} would run on the host: {Reason.IN_KERNEL}: {detail}. The session's policy "
                     f"is fallback='error'; it was not computed. Compute it in the kernel, or use fallback='warn' or 'allow'."
                 )
             shapes = shapes_in((tensors,), {})
             start = now()
-            with outside_dispatch_modes() if self.router.settings.watch_kernels else nullcontext():
+            with outside_dispatch_modes() if router.settings.watch_kernels else nullcontext():
                 result = work()  # declared, or seen once already
             end = now()
             what = (op, dtype_names(tensors))
             counts = counts_of.get(what)
             if counts is None:
-                counts = counts_of[what] = self.router.counts(
-                    facts, Route.FALLBACK, self.device.name, Reason.IN_KERNEL, what[1], kernel=kernel, detail=detail
+                counts = counts_of[what] = router.counts(
+                    facts, Route.FALLBACK, device.name, Reason.IN_KERNEL, what[1], kernel=kernel, detail=detail
                 )  # fmt: skip
             counts(shapes).tick()
-            if self.router.recordings:
+            if router.recordings:
                 nbytes = sum(tensor.nbytes for tensor in tensors)
-                note(self.router.recordings, counts.choice, what[1], shapes, start, end, nbytes)
+                note(router.recordings, counts.choice, what[1], shapes, start, end, nbytes)
             return result
 
         return account

@@ -61,8 +61,7 @@ class Router:
             return special(self, facts)
         if facts.is_metadata:
             return view_handler(self, facts)
-        handler = ComputeHandler(self, facts)
-        return handler if handler.hot is None else handler.hot.handler
+        return ComputeHandler(self, facts).quickest()
 
     def counts(
         self,
