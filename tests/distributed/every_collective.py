@@ -146,6 +146,17 @@ def gather(put: Put) -> Any:
     return outs
 
 
+def gather_single(put: Put) -> Any:
+    """Which gloo does not do for the host."""
+    x = put(mine(2, 3))
+    out = put(blank(2 * dist.get_world_size(), 3)) if dist.get_rank() == 1 else None
+    if x.device.type == "cpu":
+        dist.gather(x, out if out is None else list(out.chunk(dist.get_world_size())), dst=1)
+    else:
+        dist.gather_single(x, out, dst=1)
+    return out
+
+
 def scatter(put: Put) -> Any:
     out = put(blank(2))
     parts = [put(mine(2) + i) for i in range(dist.get_world_size())] if dist.get_rank() == 1 else None
@@ -154,8 +165,19 @@ def scatter(put: Put) -> Any:
 
 
 def all_to_all(put: Put) -> Any:
-    outs = [put(blank(2)) for _ in range(dist.get_world_size())]
-    dist.all_to_all(outs, [put(mine(2) + i) for i in range(dist.get_world_size())])
+    """Rank r sends r + 1 elements to each; gloo does not do it for the host in every release."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    outs = [put(blank(other + 1)) for other in range(ranks)]
+    if outs[0].device.type == "cpu":
+        return [torch.arange(other + 1) + 1.0 + 3 * other + rank for other in range(ranks)]
+    dist.all_to_all(outs, [put(mine(rank + 1) + i) for i in range(ranks)])
+    return outs
+
+
+def all_to_all_of_nothing(put: Put) -> Any:
+    outs = [put(blank(0, 2)) for _ in range(dist.get_world_size())]
+    if outs[0].device.type != "cpu":
+        dist.all_to_all(outs, [put(mine(0, 2)) for _ in outs])
     return outs
 
 
@@ -256,10 +278,11 @@ CASES: dict[str, Callable[[Put], Any]] = {
         f.__name__: f
         for f in (
             coalesced, reduce, broadcast, all_gather, all_gather_into_tensor, many_gathered, lists_gathered, reduce_scatter,
-            reduce_scatter_tensor, many_scattered, gather, scatter, all_to_all, all_to_all_single, uneven, messages,
+            reduce_scatter_tensor, many_scattered, gather, scatter, all_to_all, all_to_all_of_nothing, all_to_all_single, uneven, messages,
             from_anybody, with_a_future, functional, strided, objects, barrier,
         )
     },
+    **({"gather_single": gather_single} if hasattr(dist, "gather_single") else {}),
 }  # fmt: skip
 
 

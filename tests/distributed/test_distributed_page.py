@@ -13,6 +13,7 @@ from launch import HERE, Torchrun
 
 from flroute.distributed import page
 from flroute.distributed.collectives import COLLECTIVES
+from flroute.torch_compat import collective_ops
 from flroute.vendor import Kernel, kernel
 from support import Vendors, throw_away_vendors
 
@@ -31,8 +32,10 @@ def test_the_page_is_up_to_date() -> None:
 def test_it_has_a_row_for_each_collective_and_its_public_name_exists() -> None:
     rows = re.findall(r"^\| ([^|]+) \| `(c10d::\w+)` \|", PAGE.read_text(), re.MULTILINE)
     assert [op for _, op in rows] == list(COLLECTIVES)
-    for names, _ in rows:
+    for names, op in rows:
         name = re.split(r"[ ,]", names)[0]
+        if op not in collective_ops():  # another release has it
+            continue
         assert hasattr(dist, name) or hasattr(dist.distributed_c10d, name), name
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import torch
@@ -141,14 +142,27 @@ def _gather(call: Call) -> Works:
     return [call.transport.gather(call["output_tensors"], call["input_tensors"], options)]
 
 
+def _gather_base(call: Call) -> Works:
+    """Only the root has an output; gloo itself has no form for one tensor."""
+    outputs = [_parts(call, call["output_tensor"])] if call.rank == call["root_rank"] else []
+    options = call.options(c10d.GatherOptions, rootRank=call["root_rank"])
+    return [call.transport.gather(outputs, [call["input_tensor"]], options)]
+
+
 def _scatter(call: Call) -> Works:
     options = call.options(c10d.ScatterOptions, rootRank=call["root_rank"])
     return [call.transport.scatter(call["output_tensors"], call["input_tensors"], options)]
 
 
 def _alltoall(call: Call) -> Works:
+    """gloo's form for lists is younger than PyTorch 2.11; the one for a single tensor has always been there."""
+    outputs, inputs = call["output_tensors"], call["input_tensors"]
+    sizes, sent = ([part.numel() for part in parts] for parts in (outputs, inputs))
+    received = torch.cat(outputs)
+    for output, part in zip(outputs, received.split(sizes), strict=True):
+        call.afterwards.append(partial(output.copy_, part))
     options = call.options(c10d.AllToAllOptions)
-    return [call.transport.alltoall(call["output_tensors"], call["input_tensors"], options)]
+    return [call.transport.alltoall_base(received, torch.cat(inputs), sizes, sent, options)]
 
 
 def _alltoall_base(call: Call) -> Works:
@@ -214,6 +228,7 @@ _TENSORS, _OUT, _IN = ("tensors",), ("output_tensors",), ("input_tensors",)
 _OUT_1, _IN_1, _OUTS, _INS = ("output_tensor",), ("input_tensor",), ("outputs",), ("inputs",)
 
 _ONE_BY_ONE = "gloo, tensor by tensor"
+_AS_ONE = "gloo, as one tensor"
 _KEEPS_A_PART = "gloo, as an all_reduce of which each rank keeps its part"
 
 COLLECTIVES: dict[str, Collective] = {
@@ -240,8 +255,12 @@ COLLECTIVES: dict[str, Collective] = {
             note=_KEEPS_A_PART,
         ),
         Collective("gather_", "gather", _IN, _OUT, _gather, Ask.AS_THE_ROOT),
+        Collective(
+            "gather_into_tensor_", "gather_single", _IN_1, _OUT_1, _gather_base, Ask.AS_THE_ROOT,
+            note="gloo; PyTorch has it since 2.14",
+        ),
         Collective("scatter_", "scatter", _IN, _OUT, _scatter, Ask.THE_ROOT, sized_by=_OUT),
-        Collective("alltoall_", "all_to_all", _IN, _OUT, _alltoall, same_size=False),
+        Collective("alltoall_", "all_to_all", _IN, _OUT, _alltoall, same_size=False, note=_AS_ONE),
         Collective("alltoall_base_", "all_to_all_single", ("input",), ("output",), _alltoall_base, same_size=False),
         Collective("barrier", "barrier", (), (), _barrier),
         Collective("send", "send, isend", _TENSORS, (), _send, Ask.NOBODY),
