@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -50,6 +51,7 @@ _FORMULAS: dict[str, Callable[..., Any]] = {
 _ONLY_ON_DEVICES = ("aten::_thnn_", "aten::_scaled_dot_product_fused_attention_overrideable")
 
 
+@cache
 def computed_by(op: Any) -> Callable[..., Any]:
     """What computes an op on the host in any precision."""
     name = op.name()

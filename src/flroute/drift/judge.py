@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from flroute.drift.host_values import map_values, tensors_of
@@ -92,14 +93,15 @@ def moved_results(
         exact: what it makes of them.
         place: which of the op's results that is.
     """
-    generator = torch.Generator().manual_seed(0)
+    generator = np.random.default_rng(0)
 
     def off(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point():
             return tensor
         eps = max(_EPS32, torch.finfo(tensor.dtype).eps) if tensor.dtype is not torch.float64 else _EPS32
-        signs = torch.randint(0, 2, tensor.shape, generator=generator, device="cpu") * 2 - 1
-        return tensor * (1 + eps * signs)
+        bits = np.unpackbits(np.frombuffer(generator.bytes(tensor.numel() // 8 + 1), np.uint8))
+        signs = torch.from_numpy(bits[: tensor.numel()]).reshape(tensor.shape).to(tensor.dtype) * 2 - 1
+        return torch.addcmul(tensor, tensor, signs, value=eps)
 
     found = []
     for _ in range(_PROBES):

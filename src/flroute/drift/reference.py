@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from flroute.drift.host_values import map_values, seen_from_host, wide
 from flroute.errors import ShadowError
 from flroute.torch_compat import below_dispatch, outside_dispatch_modes
 
-_HOST = torch.device("cpu")
+Read = Callable[[torch.Tensor], torch.Tensor]
+"""Gives the reference's value of a tensor on the device."""
 
 
 class Reference(ABC):
@@ -24,11 +26,13 @@ class Reference(ABC):
 
     Attributes:
         name: as given to ``shadow``.
+        torch_device: where it computes.
         roundings: how many times the tolerance of a kernel it may be away itself, in units of that of one kernel.
         seconds: spent in its ops so far.
     """
 
     name: str
+    torch_device: torch.device
     roundings: float
 
     def __init__(self) -> None:
@@ -39,37 +43,37 @@ class Reference(ABC):
         """The dtype in which it has the values of a tensor of the device."""
 
     @abstractmethod
-    def _run(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def _run(self, op: Any, args: list[Any], kwargs: dict[str, Any]) -> Any: ...
 
-    def run(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The op on arguments whose tensors are values of this reference; what it writes is written there.
+    def run(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], read: Read) -> Any:
+        """The op on what ``read`` has for each tensor among the arguments; what the op writes is written there.
 
         Raises:
             Exception: whatever the op raises.
         """
+        here = [self._argument(value, read) for value in args]
+        named = {name: self._argument(value, read) for name, value in kwargs.items()}
         start = time.perf_counter()
         try:
-            return self._run(op, self._in_its_dtypes(args), self._in_its_dtypes(kwargs))
+            return self._run(op, here, named)
         finally:
             self.seconds += time.perf_counter() - start
 
-    def _in_its_dtypes(self, value: Any) -> Any:
-        """Arguments that name a dtype or a device, as they are for the reference."""
+    def _argument(self, value: Any, read: Read) -> Any:
+        """An argument as the reference takes it, which has dtypes and a device of its own."""
         if isinstance(value, torch.Tensor):
-            return value
+            return read(value)
+        if isinstance(value, list | tuple):
+            return type(value)([self._argument(item, read) for item in value])
         if isinstance(value, torch.dtype):
             return self.dtype_for(value)
-        if isinstance(value, torch.device):
-            return _HOST
-        if isinstance(value, dict):
-            return {key: self._in_its_dtypes(item) for key, item in value.items()}
-        if isinstance(value, tuple):
-            return tuple(self._in_its_dtypes(item) for item in value)
-        return value
+        return self.torch_device if isinstance(value, torch.device) else value
 
 
 class HostReference(Reference):
     """The host, in float64 or in the dtype of the device."""
+
+    torch_device = torch.device("cpu")
 
     def __init__(self, *, precise: bool) -> None:
         super().__init__()
@@ -81,7 +85,7 @@ class HostReference(Reference):
         """Float64 and complex128 if it is precise."""
         return wide(dtype) if self._precise else dtype
 
-    def _run(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, op: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return computed_by(op)(*args, **kwargs)
 
 
@@ -91,6 +95,7 @@ class DeviceReference(Reference):
     def __init__(self, device: Device) -> None:
         super().__init__()
         self.name = device.vendor_device
+        self.torch_device = device.torch_device
         self.roundings = 2.0
         self._device = device
 
@@ -98,10 +103,7 @@ class DeviceReference(Reference):
         """The same."""
         return dtype
 
-    def _in_its_dtypes(self, value: Any) -> Any:
-        return self._device.torch_device if isinstance(value, torch.device) else super()._in_its_dtypes(value)
-
-    def _run(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, op: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         there: list[tuple[torch.Tensor, torch.Tensor]] = []
 
         def sent(tensor: torch.Tensor) -> torch.Tensor:

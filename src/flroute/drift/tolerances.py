@@ -295,7 +295,9 @@ def _ratios(v: Any, r: Any, rtol: float, fixed: float, dtype: torch.dtype) -> tu
 
 
 def _largest_finite(r: Any) -> float:
-    size = np.abs(r.astype(np.float64)) if r.dtype.kind in "biu" else np.abs(r)
+    if r.dtype.kind in "biu":
+        return float(max(int(r.max()), -int(r.min()), 0)) if len(r) else 0.0
+    size = np.abs(r)
     return float(np.max(size, initial=0.0, where=np.isfinite(size)))
 
 

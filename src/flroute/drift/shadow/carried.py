@@ -46,11 +46,11 @@ class Carried:
 
     def has(self, tensor: torch.Tensor) -> bool:
         """Whether there are values for this tensor that may differ from the device's."""
-        return bool(self._buffers) and self._buffer_of(tensor) is not None
+        return self._buffer_of(tensor) is not None
 
     def view(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The reference's values of a device tensor, writable; ``None`` where they are the device's."""
-        buffer = self._buffer_of(tensor) if self._buffers else None
+        buffer = self._buffer_of(tensor)
         if buffer is None:
             return None
         if buffer.dtype is tensor.dtype:
@@ -92,11 +92,11 @@ class Carried:
 
     def drop(self, tensor: torch.Tensor) -> None:
         """The device's values are the reference's again, for all of the tensor's storage."""
-        if self._buffers and _can_be_carried(tensor):
+        if self._buffers and is_dense(tensor):
             self._buffers.pop(storage_key(tensor.untyped_storage()), None)
 
     def _buffer_of(self, tensor: torch.Tensor) -> _Buffer | None:
-        if not _can_be_carried(tensor):
+        if not self._buffers or not is_dense(tensor):
             return None
         storage = tensor.untyped_storage()
         found = self._buffers.get(storage_key(storage))
@@ -108,6 +108,10 @@ class Carried:
         return found
 
     def _keep(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
+        known = self._buffer_of(tensor)
+        if known is not None:
+            known.dtype, known.values = tensor.dtype, values
+            return
         storage = tensor.untyped_storage()
         self._begun += 1
         if self._begun % _SWEEP_EVERY == 0:

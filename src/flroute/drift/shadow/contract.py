@@ -85,6 +85,8 @@ class Contract:
 
     def overdue(self) -> list[Violation]:
         """Version counters that have not moved although their tensors were written; asked once the call is over."""
+        if not self._due:
+            return []
         due, self._due = self._due, []
         return [
             Violation("version", d.op, d.place, f"wrote a tensor whose version is still {d.version}")
@@ -220,7 +222,7 @@ def _signature(values: tuple[Any, ...]) -> tuple[Any, ...]:
     made: list[Any] = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            made.append((value.dtype, tuple(value.shape), value.stride()))
+            made.append((value.dtype, value.shape, value.stride()))
         elif isinstance(value, list | tuple):
             made.append(_signature(tuple(value)))
         else:

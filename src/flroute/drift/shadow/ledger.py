@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -171,7 +171,9 @@ class Ledger:
                 row.first_wrong = call.number
             self.first_wrong = self.first_wrong or call
 
-    def violate(self, violations: Iterable[Violation]) -> None:
+    def violate(self, violations: Sequence[Violation]) -> None:
         """Take up broken rules, each once for an op and module."""
+        if not violations:
+            return
         known = {(v.rule, v.op, v.place.module) for v in self.violations}
         self.violations += [v for v in violations if (v.rule, v.op, v.place.module) not in known]

@@ -15,7 +15,7 @@ from flroute.drift.formulas import AFTER_A_DRAW, same_choice
 from flroute.drift.host_values import is_dense, map_values, seen_from_host, tensors_of
 from flroute.drift.judge import Verdict, moved_results
 from flroute.drift.measures import Difference, difference
-from flroute.drift.reference import without_modes
+from flroute.drift.reference import Read, without_modes
 from flroute.drift.shadow.ledger import Branch, Call, NonFinite
 from flroute.drift.tolerances import Extent, Reading, Tolerance, class_of, extent_of, looked_at
 from flroute.routing.schema import OpFacts, bind, tensors_in, written_tensors
@@ -24,7 +24,6 @@ from flroute.torch_compat import increment_versions, storage_key, version_of
 if TYPE_CHECKING:
     from flroute.drift.shadow.observer import Observer
 
-Read = Callable[[torch.Tensor], torch.Tensor]
 Pair = tuple[torch.Tensor, torch.Tensor]
 """A value on the host, and what it should be."""
 
@@ -74,14 +73,14 @@ class Observed:
             before = None if contract is None else contract.before(self._facts, self._args, self._kwargs)
             if not draws:
                 exact, parallel = self._references(self._compute)
-        versions = [_version(tensor) for tensor in self._written]
+        versions = [_version(tensor) for tensor in self._written] if self._facts.bumps_no_version else None
         try:
             result = self._facts.op(*self._args, **self._kwargs)
         except BaseException:  # the reference may have written what the device has not
             for tensor in self._written:
                 self._carried.drop(tensor)
             raise
-        if self._facts.bumps_no_version:
+        if versions is not None:
             self._count_versions(versions)
         with without_modes():
             if draws:
@@ -149,16 +148,15 @@ class Observed:
 
     def _compute(self, read: Read) -> list[torch.Tensor]:
         """Results in the order of ``_results_of``."""
-        args, run = map_values(read, self._args), self._observer.reference.run
+        run = self._observer.reference.run
         if self._functional is None:
-            kwargs = {name: map_values(read, value) for name, value in self._kwargs.items()}
-            result = tensors_of(run(self._facts.op, args, kwargs))
+            result = tensors_of(run(self._facts.op, self._args, self._kwargs, read))
             return [*result, *(read(t) for t in self._written if not self._facts.written)]
         outs = self._facts.out_names
-        kwargs = {name: map_values(read, value) for name, value in self._kwargs.items() if name not in outs}
+        kwargs = {name: value for name, value in self._kwargs.items() if name not in outs}
         if self._facts.out_says_dtype:
             kwargs["dtype"] = self._written[0].dtype
-        return tensors_of(run(self._functional, args, kwargs))
+        return tensors_of(run(self._functional, self._args, kwargs, read))
 
     def _compute_drawn(self, read: Read, result: Any) -> list[torch.Tensor]:
         drawn = map_values(seen_from_host, result)
