@@ -118,7 +118,7 @@ def any_open() -> bool:
 
 
 def meaning() -> tuple[int, ...]:
-    """What cuda means in this thread, for code that is compiled for it: the current device, and what each number is; ``()`` for nothing."""
+    """What cuda means in this thread, in short: the index of the current device, then that of each number; ``()`` for nothing."""
     mode = mode_here()
     if mode is None:
         return ()

@@ -318,7 +318,9 @@ def compiled(original: Any) -> Any:
             uses.say_once("torch.compile", "fullgraph=True is not insisted on while cuda means the device")
             kwargs["fullgraph"] = False
         if kwargs.get("backend") == "cudagraphs":
-            uses.say_once("cudagraphs", "stands for aot_eager: kernels are Python functions, which no graph captures")
+            uses.say_once(
+                "cudagraphs", "stands for aot_eager: kernels are Python functions, which no graph captures"
+            )
             kwargs["backend"] = "aot_eager"
         return original(*args, **kwargs)
 

@@ -8,6 +8,7 @@ stand for others (``torch.cuda.synchronize``) are left to Python, between two gr
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -48,6 +49,7 @@ _CONSTANT = frozenset({
 })  # fmt: skip
 """What answers alike for as long as a guard holds: that of the alias, or Dynamo's own of autocast."""
 
+_IS_CUDA = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
 _STAND_INS = (Facade, CudaTensorType)
 _SENT = {
     getattr(torch.Tensor, name): HANDLERS[getattr(torch.Tensor, name)]
@@ -75,14 +77,15 @@ def _patch_dynamo() -> None:
 def _patches() -> Iterator[Patch]:
     for name, make in (
         ("TensorVariable.method_attr_device", _tensor_says(torch.Tensor.device.__get__, lambda t: t.device)),
-        ("TensorVariable.method_attr_is_cuda", _tensor_says(torch.Tensor.is_cuda.__get__, lambda _: False)),
-        ("TensorVariable.method_get_device", _tensor_says(torch.Tensor.get_device, lambda t: t.device.index or 0)),
+        ("TensorVariable.method_attr_is_cuda", _tensor_says(_IS_CUDA, lambda _: False)),
+        ("TensorVariable.method_get_device", _tensor_says(torch.Tensor.get_device, lambda t: t.device.index)),
         ("TensorVariable.method_type", _type_of_tensor),
         ("UserDefinedClassVariable.call_function", _made),
         ("BuiltinVariable.call_isinstance", _isinstance),
         ("UserFunctionVariable.call_function", _constant),
         ("SkipFunctionVariable.call_function", _constant),
         ("TorchInGraphFunctionVariable.call_function", _allowed),
+        ("StreamContextVariable.enter", _entered),
         ("SymbolicTorchFunctionState.in_torch_function_mode", _among_others),
         ("TorchFunctionModeVariable.call_torch_function", _passed_on),
         ("SubgraphTracer.create_proxy", _node),
@@ -105,8 +108,11 @@ def _ask(tx: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> An
         leave_to_python(getattr(function, "__name__", str(function)), str(error))
 
 
-def _leave(what: str) -> NoReturn:
-    current().uses.say_once(f"{what} in compiled code", "runs as it stands, between two graphs")
+def _leave(tx: Any, what: str) -> NoReturn:
+    file, line = asking_line(tx)
+    current().uses.say_once(
+        f"{what} in compiled code", f"runs as it stands, outside of a graph ({file}:{line})"
+    )
     leave_to_python(what, "while cuda means the device, it runs as it stands")
 
 
@@ -146,7 +152,7 @@ def _made(original: Any) -> Any:
     @functools.wraps(original)
     def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         if isinstance(self.value, _STAND_INS):
-            _leave(f"{self.value.__module__}.{self.value.__name__}")
+            _leave(tx, f"{self.value.__name__}()")
         made = original(self, tx, args, kwargs)
         mode = mode_here()
         known = constants_in(args, kwargs)
@@ -164,7 +170,7 @@ def _isinstance(original: Any) -> Any:
     def call(self: Any, tx: Any, arg: Any, kinds: Any) -> Any:
         known = constants_in([kinds], {})
         if known is not None and any(isinstance(kind, _STAND_INS) for kind in _flat(known[0])):
-            _leave(f"isinstance of {known[0][0]}")
+            _leave(tx, f"isinstance of {known[0][0]}")
         return original(self, tx, arg, kinds)
 
     return call
@@ -187,7 +193,7 @@ def _constant(original: Any) -> Any:
             return original(self, tx, args, kwargs)
         known = constants_in(args, kwargs)
         if known is None or replaces not in _CONSTANT:
-            _leave(replaces)
+            _leave(tx, replaces)
         return traced_constant(tx, _ask(tx, function, *known[0], **known[1]))
 
     return call
@@ -198,12 +204,24 @@ def _allowed(original: Any) -> Any:
 
     @functools.wraps(original)
     def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-        code = getattr(self.value, "__code__", None)
+        code = getattr(inspect.unwrap(self.value), "__code__", None)
         if code is not None and mode_here() is not None and not is_own_file(code.co_filename):
-            _leave(f"{self.value.__module__}.{self.value.__qualname__}")
+            _leave(tx, f"{self.value.__module__}.{self.value.__qualname__}")
         return original(self, tx, args, kwargs)
 
     return call
+
+
+def _entered(original: Any) -> Any:
+    """A stream, whose device is the current one inside: Dynamo knows that of none."""
+
+    @functools.wraps(original)
+    def enter(self: Any, tx: Any) -> Any:
+        if mode_here() is not None:
+            _leave(tx, "torch.cuda.stream")
+        return original(self, tx)
+
+    return enter
 
 
 # What becomes of it -------------------------------------------------------------------------------------------------

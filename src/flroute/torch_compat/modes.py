@@ -113,7 +113,7 @@ def above_in_dispatch_stack(depth: int) -> Iterator[None]:
 
 
 def not_traced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, which Dynamo leaves to Python wherever it is called; ``torch.compiler.disable`` would import Dynamo and wrap it."""
+    """``function``, which Dynamo now leaves to Python; ``torch.compiler.disable`` would import Dynamo, and wrap it."""
     skip_in_dynamo(function)
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     return function

@@ -128,9 +128,7 @@ class _AsideLoader(Loader):
 
 
 class _DynamoFinder(MetaPathFinder):
-    def __init__(
-        self, aside: Callable[[], AbstractContextManager[Any]], then: Callable[[], None]
-    ) -> None:
+    def __init__(self, aside: Callable[[], AbstractContextManager[Any]], then: Callable[[], None]) -> None:
         self._aside, self._then = aside, then
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
