@@ -9,12 +9,11 @@ import torch
 
 from flroute.cuda_alias.advice import advise
 from flroute.cuda_alias.alias import Alias
-from flroute.cuda_alias.answers import run_eagerly
 from flroute.cuda_alias.patches import in_force
 from flroute.cuda_alias.table import patches as patches_of_pytorch
+from flroute.cuda_alias.traced import hear_of_cuda
 from flroute.device.table import Device
 from flroute.errors import AliasError
-from flroute.torch_compat import dynamo_is_imported
 
 __all__ = ["Alias", "opened"]
 
@@ -35,8 +34,7 @@ def opened(device: Device, *, hide_cuda: bool) -> Iterator[Alias]:
     with alias.listed():
         in_force.acquire(patches_of_pytorch())
         try:
-            if dynamo_is_imported():
-                run_eagerly()
+            hear_of_cuda()
             yield alias
         except Exception as error:  # raised again as it is: only a note is added, where there is advice
             advise(error)

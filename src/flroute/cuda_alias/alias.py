@@ -13,6 +13,7 @@ from flroute.cuda_alias.uses import Uses
 from flroute.device import table
 from flroute.device.table import Device
 from flroute.errors import AliasError
+from flroute.torch_compat import not_traced
 
 
 class Alias:
@@ -114,3 +115,14 @@ def mode_here() -> CudaMode | None:
 def any_open() -> bool:
     """Whether cuda means the device anywhere in the process."""
     return bool(_open)
+
+
+def meaning() -> tuple[int, ...]:
+    """What cuda means in this thread, in short: the index of the current device, then that of each number; ``()`` for nothing."""
+    mode = mode_here()
+    if mode is None:
+        return ()
+    return (table.current_index(), *(device.index for device in mode.alias.ordinals.devices))
+
+
+not_traced(meaning)

@@ -12,7 +12,6 @@ from flroute.cuda_alias.alias import any_open, current, mode_here
 from flroute.cuda_alias.callers import asker, is_own
 from flroute.cuda_alias.facade import facade
 from flroute.cuda_alias.ordinals import ALIAS, cuda_device, names_alias
-from flroute.cuda_alias.patches import in_force
 from flroute.cuda_alias.tensor_types import dtype_of
 from flroute.device import torch_fl
 from flroute.device.table import DEVICE_TYPE
@@ -304,26 +303,28 @@ def old_profile(original: Any) -> Any:
 # torch.compile --------------------------------------------------------------------------------------------------------
 
 
-def run_eagerly() -> None:
-    """Have what ``torch.compile`` made run as it stands, until cuda means nothing again."""
-    in_force.enter_once("torch.compile", lambda: torch.compiler.set_stance("force_eager"))
-
-
 def compiled(original: Any) -> Any:
-    """``torch.compile``: what it returns is what it always returns, and runs the code as it stands.
+    """``torch.compile``.
 
-    Dynamo would hear the truth of tensors, and take branches that the same code does not take when it is not compiled.
+    What Dynamo cannot say in a graph runs as it stands, so nothing insists on one graph: on a machine with cuda there is
+    one where here a function is the device's own Python.
     """
 
     @functools.wraps(original)
-    def compile_eagerly(*args: Any, **kwargs: Any) -> Any:
-        alias = current()
-        alias.uses.add("torch.compile", asker(1))
-        alias.uses.say_once("torch.compile", "runs eagerly while cuda means the device")
-        run_eagerly()
+    def compile_what_can_be(*args: Any, **kwargs: Any) -> Any:
+        uses = current().uses
+        uses.add("torch.compile", asker(1))
+        if kwargs.get("fullgraph"):
+            uses.say_once("torch.compile", "fullgraph=True is not insisted on while cuda means the device")
+            kwargs["fullgraph"] = False
+        if kwargs.get("backend") == "cudagraphs":
+            uses.say_once(
+                "cudagraphs", "stands for aot_eager: kernels are Python functions, which no graph captures"
+            )
+            kwargs["backend"] = "aot_eager"
         return original(*args, **kwargs)
 
-    return compile_eagerly
+    return compile_what_can_be
 
 
 # Where PyTorch and Python call the user's code ------------------------------------------------------------------------

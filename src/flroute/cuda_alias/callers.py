@@ -25,7 +25,11 @@ def asker(depth: int) -> FrameType:
 
 def is_own(frame: FrameType) -> bool:
     """Whether the code is PyTorch's or flroute's."""
-    name = frame.f_code.co_filename
+    return is_own_file(frame.f_code.co_filename)
+
+
+def is_own_file(name: str) -> bool:
+    """Whether code of this file is PyTorch's or flroute's."""
     known = _is_own.get(name)
     if known is None:
         known = _is_own[name] = name.startswith(_OWN)

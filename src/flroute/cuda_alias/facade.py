@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flroute.cuda_alias.patches import in_force
+from flroute.torch_compat import skip_in_dynamo
 
 _MAY_BE_A_BASE = 1 << 10
 """Py_TPFLAGS_BASETYPE"""
@@ -33,6 +34,9 @@ class Facade(type):
         if "_make" in cls.__dict__:
             return issubclass(subclass, cls._stands_for)
         return super().__subclasscheck__(subclass)
+
+
+skip_in_dynamo(Facade.__call__)
 
 
 def facade(original: type, make: Callable[..., Any], stands_for: type | None = None) -> type:

@@ -16,7 +16,7 @@ from flroute.cuda_alias.callers import asker, is_own
 from flroute.cuda_alias.ordinals import ALIAS, cuda_device, names_alias
 from flroute.cuda_alias.tensor_types import dtype_of, type_name
 from flroute.device.table import DEVICE_TYPE
-from flroute.torch_compat import UNPICKLERS, LeftInAnyOrder
+from flroute.torch_compat import UNPICKLERS, LeftInAnyOrder, skip_in_dynamo
 
 if TYPE_CHECKING:
     from flroute.cuda_alias.alias import Alias
@@ -36,18 +36,21 @@ class CudaMode(LeftInAnyOrder):
     def __torch_function__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         if not (self.answers and self.alias.is_open):  # a thread may outlive the session
             return func(*args, **(kwargs or {}))
-        handle = _HANDLERS.get(func)
+        handle = HANDLERS.get(func)
         if handle is not None:
             return handle(self.alias, func, args, kwargs or {})
         if not kwargs:
             return func(*args)
         if "device" in kwargs or "pin_memory" in kwargs:
-            kwargs = _redirected(self.alias, func, kwargs)
+            kwargs = redirected(self.alias, func, kwargs)
         return func(*args, **kwargs)
 
 
-def _redirected(alias: Alias, func: Any, kwargs: Kwargs) -> Kwargs:
-    """Keywords with the device that is meant; memory of the host need not be pinned for it."""
+skip_in_dynamo(CudaMode.__torch_function__)
+
+
+def redirected(alias: Alias, func: Any, kwargs: Kwargs) -> Kwargs:
+    """The keywords of a call of ``func`` with the device that is meant; memory of the host need not be pinned for it."""
     changed = {}
     place = kwargs.get("device")
     meant = alias.ordinals.device(place)
@@ -137,7 +140,7 @@ def _to(alias: Alias, func: Any, args: Args, kwargs: Kwargs) -> Any:
             alias.uses.add("Tensor.to", asker(1))
             args = (args[0], meant, *args[2:])
     elif "device" in kwargs:
-        kwargs = _redirected(alias, func, kwargs)
+        kwargs = redirected(alias, func, kwargs)
     return func(*args, **kwargs)
 
 
@@ -169,7 +172,7 @@ def _torch_device(alias: Alias, func: Any, args: Args, kwargs: Kwargs) -> torch.
 
 Handler = Callable[["Alias", Any, Args, Kwargs], Any]
 
-_HANDLERS: dict[Any, Handler] = {
+HANDLERS: dict[Any, Handler] = {
     torch.Tensor.device.__get__: _device,
     torch.Tensor.is_cuda.__get__: _is_cuda,  # type: ignore[attr-defined]
     torch.Tensor.get_device: _get_device,

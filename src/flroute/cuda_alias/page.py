@@ -35,8 +35,11 @@ the same for a block of code, and `FLROUTE_ALIAS=cuda` for every session.
   own hardware: `print(x)` shows `device='fl:0'`, and so do decisions and reports. `torch.device` itself is not replaced.
 - New tensors land on the host unless they are told otherwise, as they do with cuda (`default_device=True` changes that).
 - Files that `torch.save` writes say `cuda:0`: they can be read on a machine with cuda, and its files here.
-- `torch.compile` returns what it always does, and what it returns runs the code as it stands: in code that Dynamo reads, tensors
-  would tell the truth.
+- `torch.compile` compiles: what Dynamo reads in the script's code is what the same line would hear if it ran, and the graphs that
+  come of it name the device itself. Calls that flroute answers otherwise (streams, events, `with torch.cuda.device(1)`,
+  `torch.cuda.synchronize()`), and functions that were allowed in graphs, run as they stand, outside of a graph; each is named in
+  the log, and `fullgraph=True` is not insisted on. Inductor has no code for the device: its graphs run op by op, as those of
+  `aot_eager` do. Compiled code is for what cuda meant to it: other devices, or none, compile it anew.
 - A generator of cuda's is one of the host's, from which the device draws.
 - A process with a real CUDA device is refused, unless `--hide-cuda` (`hide_cuda=True`) says that it may be hidden.
 

@@ -123,7 +123,7 @@ def _of_devices() -> Iterator[Patch]:
         ("torch", "get_device_module", answers.device_module, "`torch.cuda`"),
         ("torch", "get_autocast_gpu_dtype", answers.autocast_gpu_dtype, "the device's"),
         ("torch", "Generator", answers.generator, "the host's, from which the device draws"),
-        ("torch", "compile", answers.compiled, "accepted: runs eagerly"),
+        ("torch", "compile", answers.compiled, "`fullgraph=True` is not insisted on"),
         ("torch.nn.DataParallel", "__init__", answers.data_parallel, "over cuda's devices"),
         ("torch", "load", answers.load, "a number is cuda's"),
         ("torch.serialization", "load", answers.load, "a number is cuda's"),

@@ -145,13 +145,18 @@ def _copy_handler(router: Router, facts: OpFacts) -> Plan:
     return run
 
 
+def _is_number(source: Any) -> bool:
+    """Whether a mode is shown a number where the op takes a tensor: graphs have such calls, and PyTorch makes the tensor beneath it."""
+    return not isinstance(source, torch.Tensor)
+
+
 def _copy_inplace_handler(router: Router, facts: OpFacts) -> Plan:
     """``copy_(target, source)``: on one device an op like any other, else a transfer."""
     on_one_device = ComputeHandler(router, facts)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         target, source = args[0], args[1]
-        if DEVICE_TYPE not in (source.device.type, target.device.type):
+        if _is_number(source) or DEVICE_TYPE not in (source.device.type, target.device.type):
             return facts.op(*args, **kwargs)
         if is_sparse(target) and target.layout is source.layout:
             return overwrite(target, source)
@@ -172,6 +177,8 @@ def _to_copy_handler(router: Router, facts: OpFacts) -> Plan:
     handler = ComputeHandler(router, facts).quickest()
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if _is_number(args[0]):
+            return facts.op(*args, **kwargs)
         if args[0].is_nested and device_of_call([], args, kwargs) is not None:
             refuse_nested(facts.name)
         return handler(args, {k: v for k, v in kwargs.items() if k not in ("non_blocking", "pin_memory")})

@@ -30,3 +30,16 @@ def aot_backend(run: Callable[[Graph, tuple[Any, ...]], Any]) -> Any:
 def dynamo_is_imported() -> bool:
     """Whether anybody in this process may have compiled something."""
     return "torch._dynamo" in sys.modules
+
+
+def is_about(graph: Graph, examples: Any, kind: str) -> bool:
+    """Whether a graph of Dynamo's takes or makes a tensor on a device of the type ``kind``."""
+    made = (node.meta.get("example_value") for node in graph.graph.nodes)
+    return any(isinstance(one, torch.Tensor) and one.device.type == kind for one in (*examples, *made))
+
+
+def compile_op_by_op(graph: Graph, examples: Any) -> Any:
+    """``graph`` as AOTAutograd has it, run op by op."""
+    from torch._dynamo import lookup_backend
+
+    return lookup_backend("aot_eager")(graph, examples)

@@ -110,3 +110,10 @@ def above_in_dispatch_stack(depth: int) -> Iterator[None]:
     finally:
         for other in reversed(above):
             push(other)
+
+
+def not_traced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, which Dynamo now leaves to Python; ``torch.compiler.disable`` would import Dynamo, and wrap it."""
+    skip_in_dynamo(function)
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return function

@@ -83,9 +83,50 @@ COLLECTIVE_NAMES: dict[str, str] = {
 }
 """Needed where this PyTorch was built with ``torch.distributed``."""
 
+DYNAMO_NAMES: dict[str, str] = {
+    "torch._dynamo.variables.VariableTracker.build": "what traced code hears",
+    "torch._dynamo.variables.TensorVariable.method_attr_device": "devices in traced code, under the alias of cuda",
+    "torch._dynamo.variables.TensorVariable.method_attr_is_cuda": "devices in traced code, under the alias of cuda",
+    "torch._dynamo.variables.TensorVariable.method_get_device": "devices in traced code, under the alias of cuda",
+    "torch._dynamo.variables.TensorVariable.method_type": "devices in traced code, under the alias of cuda",
+    "torch._dynamo.variables.UserDefinedClassVariable.call_function": "torch.device(0) in traced code",
+    "torch._dynamo.variables.UserFunctionVariable.call_function": "torch.cuda.is_available() and its kin in traced code",
+    "torch._dynamo.variables.SkipFunctionVariable.call_function": "torch.cuda.is_available() and its kin in traced code",
+    "torch._dynamo.variables.TorchInGraphFunctionVariable.call_function": "functions that a user allows in graphs",
+    "torch._dynamo.variables.BuiltinVariable.call_isinstance": "torch.cuda.FloatTensor in traced code",
+    "torch._dynamo.variables.torch_function.TorchFunctionModeVariable.call_torch_function": "the alias of cuda among modes",
+    "torch._dynamo.variables.StreamContextVariable.enter": "streams that stand for cuda's in traced code",
+    "torch._dynamo.variables.torch_function.SymbolicTorchFunctionState.in_torch_function_mode": "the alias of cuda among modes",
+    "torch._dynamo.output_graph.OutputGraph.__init__": "code compiled for one meaning of cuda is not run under another",
+    "torch._dynamo.output_graph.OutputGraph.current_tx": "which line is traced",
+    "torch._dynamo.output_graph.SubgraphTracer.create_proxy": "devices in graphs, under the alias of cuda",
+    "torch._dynamo.source.ImportSource": "code compiled for one meaning of cuda is not run under another",
+    "torch._dynamo.source.AttrSource": "code compiled for one meaning of cuda is not run under another",
+    "torch._dynamo.source.CallFunctionNoArgsSource": "code compiled for one meaning of cuda is not run under another",
+    "torch._dynamo.guards.GuardBuilder.EQUALS_MATCH": "code compiled for one meaning of cuda is not run under another",
+    "torch._guards.tracing": "code compiled for one meaning of cuda is not run under another",
+    "torch._dynamo.lookup_backend": "graphs on the device, which Inductor has no code for",
+    "torch._dynamo.exc.unimplemented": "leaving a call to Python",
+    "torch._TorchCompileInductorWrapper.__call__": "graphs on the device, which Inductor has no code for",
+}
+"""Needed once this process has imported ``torch._dynamo``, and code is compiled under the alias of cuda."""
+
 
 def _all_names() -> dict[str, str]:
     return {**PRIVATE_NAMES, **(COLLECTIVE_NAMES if torch.distributed.is_available() else {})}
+
+
+def dynamo_names_that_lack() -> list[str]:
+    """Those of ``DYNAMO_NAMES`` that this PyTorch does not have; imports Dynamo."""
+    return [dotted for dotted in DYNAMO_NAMES if not _has(dotted)]
+
+
+def _has(dotted: str) -> bool:
+    try:
+        _resolve(dotted)
+    except CompatibilityError:
+        return False
+    return True
 
 
 def _resolve(dotted: str) -> Any:
@@ -94,8 +135,9 @@ def _resolve(dotted: str) -> Any:
         try:
             found = getattr(found, part)
         except AttributeError:
+            why = {**_all_names(), **DYNAMO_NAMES}[dotted]
             raise CompatibilityError(
-                f"PyTorch {torch.__version__} has no {dotted} ({_all_names()[dotted]}), which flroute relies on. "
+                f"PyTorch {torch.__version__} has no {dotted} ({why}), which flroute relies on. "
                 f"flroute supports PyTorch {', '.join(SUPPORTED)}; install one of these."
             ) from None
     return found
