@@ -24,9 +24,12 @@ from flroute.errors import DeviceError
 from flroute.torch_compat import (
     answer_for_accelerator,
     before_printing,
+    carries_more_than_its_impl,
     choose_as_on_host,
+    find_op,
     replace_storage_resize,
     replace_streams_and_events,
+    run_composite,
     single_threaded_backward,
     when_autocast_ends,
     wrap_backward,
@@ -114,6 +117,22 @@ def _cannot_be_sent(what: str) -> NoReturn:
         f"{what} cannot be sent to another process: device memory belongs to the process that made it. In a DataLoader "
         f"worker, return it on the host and move it in the training process: batch.to({DEVICE_TYPE!r})"
     )
+
+
+# Tensors that take the data of others ---------------------------------------------------------------------------------
+
+
+def _take_data_across() -> None:
+    """``param.data = param.data.to("fl")`` makes a host tensor one of the device and back, as it does with cuda."""
+    question = find_op("aten::_has_compatible_shallow_copy_type")
+
+    def may_take(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+        plain = not (carries_more_than_its_impl(tensor) or carries_more_than_its_impl(other))
+        if plain and tensor.device.type != other.device.type:
+            return tensor.layout == other.layout == torch.strided
+        return bool(run_composite(question, (tensor, other), {}))
+
+    _library().impl("_has_compatible_shallow_copy_type", may_take, "AutogradPrivateUse1")
 
 
 # Pinned memory ----------------------------------------------------------------------------------------------------
@@ -205,6 +224,11 @@ CURES: tuple[Cure, ...] = (
         "device tensors sent to another process",
         "a DataLoader worker that returns device tensors would die without a word",
         functools.cache(_refuse_to_share),
+    ),
+    Cure(
+        "data of another device given to a tensor",
+        "param.data = param.data.to('fl') would raise, and fully_shard of a model that is on the host",
+        functools.cache(_take_data_across),
     ),
     Cure(
         "pinned memory without another accelerator",

@@ -10,9 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.distributed import get_global_rank
 
 from flroute.device.host_memory import for_device
 from flroute.device.table import DEVICE_TYPE, Device, device_at
+from flroute.distributed.arguments import absent_peer
 from flroute.distributed.collectives import COLLECTIVES, Ask, Call, Collective, map_nested, tensors_within
 from flroute.distributed.groups import Group, group_of
 from flroute.distributed.host_side import HostSide, Reduction, reduction_for
@@ -59,6 +61,7 @@ class CollectiveHandler:
         tensors = [tensor for value in call.values() for tensor in tensors_within(value)]
         device = _one_device(self._facts.name, tensors)
         _one_dtype(self._facts.name, call, self._collective)
+        _fitting(self._collective, call)
         dtypes = dtype_names(tensors)
         rejected: list[Rejection] = []
         for step in self._steps(device, tensors, dtypes, args, kwargs):
@@ -348,6 +351,18 @@ def _one_dtype(op: str, call: dict[str, Any], collective: Collective) -> None:
         raise CollectiveError(
             f"{op}: what is sent ({', '.join(map(str, sent))}) and what is received ({', '.join(map(str, received))}) must "
             f"have the same dtype; convert one of them first: tensor.to(dtype)"
+        )
+
+
+def _fitting(collective: Collective, call: dict[str, Any]) -> None:
+    """What is wrong with this rank's arguments is said before the others are waited for."""
+    group = call[_GROUP]
+    size, rank = group.size(), group.rank()
+    why = absent_peer(call, size) or collective.check(call, size, rank)
+    if why is not None:
+        title, _ = _in_words(collective, call)
+        raise CollectiveError(
+            f"{title} on rank {get_global_rank(group, rank)} of process group {group.group_name!r}: {why}. Nothing was sent"
         )
 
 
