@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import torch
 from torch.multiprocessing import reductions
 
-from flroute.device import autocast, data_parallel, dlpack
+from flroute.device import autocast, data_parallel, dlpack, pinned_memory
 from flroute.device.serialization import storage_on_device
 from flroute.device.table import DEVICE_TYPE, device_at, to_index
 from flroute.device.tensors import is_on_device, resize_memory
@@ -139,19 +139,7 @@ def _take_data_across() -> None:
 
 
 def _pin_nothing() -> None:
-    """Host memory needs no pinning for the device: ``pin_memory()`` gives the tensor itself."""
-    if not _has_own_pinned_memory():
-        library = _library()
-        library.impl("is_pinned", lambda tensor, device=None: False, "CPU")  # noqa: ARG005
-        library.impl("pin_memory", lambda tensor, device=None: tensor, "CPU")  # noqa: ARG005
-        library.impl("_pin_memory", lambda tensor, device=None: tensor.clone(), "CPU")  # noqa: ARG005
-        # the tensor that comes back has its history already
-        library.impl("pin_memory", torch.library.fallthrough_kernel, "AutogradCPU")
-
-
-def _has_own_pinned_memory() -> bool:
-    """Whether this machine has an accelerator whose PyTorch backend pins host memory."""
-    return any(backend.is_available() for backend in (torch.cuda, torch.xpu, torch.mtia))
+    pinned_memory.install(_library())
 
 
 @functools.cache
@@ -232,7 +220,7 @@ CURES: tuple[Cure, ...] = (
     ),
     Cure(
         "pinned memory without another accelerator",
-        "DataLoader(pin_memory=True) would raise in scripts that use the host only",
+        "DataLoader(pin_memory=True) would raise in scripts that use the host only, and DDP(find_unused_parameters=True)",
         functools.cache(_pin_nothing),
     ),
     Cure(

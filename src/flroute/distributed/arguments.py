@@ -62,7 +62,7 @@ def lists_from_each(values: Values, size: int, _rank: int) -> str | None:
 
 
 def a_part_to_each(values: Values, size: int, rank: int) -> str | None:
-    """Of ``reduce_scatter``, and of ``scatter`` where the others have no inputs: a tensor for each rank, this one's as its output."""
+    """Of ``reduce_scatter``, and of ``scatter`` where the others have no inputs: a tensor for each rank, of its output's size."""
     for output, inputs in zip(values["output_tensors"], values["input_tensors"], strict=False):
         wrong = _one_for_each_rank("the list of inputs", inputs, size)
         wrong = wrong or _as_large("the output", output, inputs[rank].numel(), f"input {rank} has")
@@ -100,12 +100,13 @@ def rows_to_each(values: Values, size: int, _rank: int) -> str | None:
     for name in ("input", "output"):
         tensor, splits = values[name], values[f"{name}_split_sizes"]
         rows = tensor.size(0) if tensor.dim() else 1
+        shown = f"the {name} {list(tensor.shape)}"
         if not splits and rows % size:
-            return f"{rows} rows of the {name} {list(tensor.shape)} cannot be split evenly among {size} ranks; pass {name}_split_sizes"
+            return f"{rows} rows of {shown} cannot be split evenly among {size} ranks; pass {name}_split_sizes"
         if splits and len(splits) != size:
             return f"{name}_split_sizes has {len(splits)} numbers for {size} ranks; give one for each"
         if splits and sum(splits) != rows:
-            return f"{name}_split_sizes {list(splits)} add up to {sum(splits)}, and the {name} {list(tensor.shape)} has {rows} rows"
+            return f"{name}_split_sizes {list(splits)} add up to {sum(splits)}, and {shown} has {rows} rows"
     return None
 
 

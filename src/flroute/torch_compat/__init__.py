@@ -46,7 +46,6 @@ from flroute.torch_compat.device_slot import (
     DeviceGuardPatch,
     counts_offsets,
     device_owner,
-    guard_can_be_patched,
     register_device,
     seeding_everything,
 )
@@ -99,6 +98,7 @@ from flroute.torch_compat.ops import (
     schema_of,
     without_host_autocast,
 )
+from flroute.torch_compat.pinned_memory import PinnedMemoryPatch
 from flroute.torch_compat.profiler import DeviceRow, DeviceWork, join_profiler, sees_device
 from flroute.torch_compat.shape_rules import (
     fake_like,
@@ -125,6 +125,7 @@ from flroute.torch_compat.streams import (
     answer_for_accelerator,
     replace_streams_and_events,
 )
+from flroute.torch_compat.virtual_tables import layouts_are_known
 from flroute.torch_compat.wrappers import (
     WeakStorage,
     below_dispatch,
@@ -154,6 +155,7 @@ __all__ = [
     "DispatchKey",
     "DispatchKeySet",
     "LeftInAnyOrder",
+    "PinnedMemoryPatch",
     "PlainEvent",
     "PlainStream",
     "TorchDispatchMode",
@@ -187,7 +189,6 @@ __all__ = [
     "function_stack_length",
     "gather_into",
     "gather_options",
-    "guard_can_be_patched",
     "has_kernel",
     "has_memory_of_its_own",
     "host_shape_rules",
@@ -198,6 +199,7 @@ __all__ = [
     "is_file_store",
     "is_overload",
     "join_profiler",
+    "layouts_are_known",
     "map_tensors",
     "neg_view",
     "next_sequence_number",
