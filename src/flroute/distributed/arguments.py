@@ -102,7 +102,9 @@ def rows_to_each(values: Values, size: int, _rank: int) -> str | None:
         rows = tensor.size(0) if tensor.dim() else 1
         shown = f"the {name} {list(tensor.shape)}"
         if not splits and rows % size:
-            return f"{rows} rows of {shown} cannot be split evenly among {size} ranks; pass {name}_split_sizes"
+            return (
+                f"{rows} rows of {shown} cannot be split evenly among {size} ranks; pass {name}_split_sizes"
+            )
         if splits and len(splits) != size:
             return f"{name}_split_sizes has {len(splits)} numbers for {size} ranks; give one for each"
         if splits and sum(splits) != rows:

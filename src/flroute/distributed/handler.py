@@ -17,7 +17,7 @@ from flroute.device.table import DEVICE_TYPE, Device, device_at
 from flroute.distributed.arguments import absent_peer
 from flroute.distributed.collectives import COLLECTIVES, Ask, Call, Collective, map_nested, tensors_within
 from flroute.distributed.groups import Group, group_of
-from flroute.distributed.host_side import HostSide, Reduction, reduction_for
+from flroute.distributed.host_side import HostSide, Reduction, SparseSide, check_layouts, reduction_for
 from flroute.distributed.works import Flight, handle_of
 from flroute.errors import CollectiveError, DeviceError, Unsupported
 from flroute.routing.accounting import Counts
@@ -26,6 +26,7 @@ from flroute.routing.native import Invocation
 from flroute.routing.plans import PlanBuilder
 from flroute.routing.preference import rule_for, rules_about
 from flroute.routing.schema import OpFacts
+from flroute.routing.sparse import is_sparse, parts_of
 from flroute.routing.tallies import dtype_names
 from flroute.torch_compat import reduction_in, unboxed_group
 from flroute.vocabulary import Reason, Rejection, Route
@@ -62,10 +63,12 @@ class CollectiveHandler:
         device = _one_device(self._facts.name, tensors)
         _one_dtype(self._facts.name, call, self._collective)
         _fitting(self._collective, call)
+        check_layouts(self._facts.name, tensors, call.get(_REDUCTION), self._collective.function)
+        of_a_layout = any(map(is_sparse, tensors))
         dtypes = dtype_names(tensors)
         rejected: list[Rejection] = []
         for step in self._steps(device, tensors, dtypes, args, kwargs):
-            why = step if isinstance(step, Rejection) else self._refusal(step, call)
+            why = step if isinstance(step, Rejection) else self._refusal(step, call, of_a_layout)
             if why is None and isinstance(step, Invocation):
                 try:
                     work = self._by_vendor(step, call)
@@ -136,7 +139,9 @@ class CollectiveHandler:
             debug=settings.debug, watch=settings.watch_kernels,
         )  # fmt: skip
 
-    def _refusal(self, step: Invocation, call: dict[str, Any]) -> Rejection | None:
+    def _refusal(self, step: Invocation, call: dict[str, Any], of_a_layout: bool) -> Rejection | None:
+        if of_a_layout:
+            return Rejection(step.name, Reason.LAYOUT, "kernels of collectives are for strided tensors")
         return refusal(self._facts, step.kernel, step.name, (), call)
 
     def _by_vendor(self, step: Invocation, call: dict[str, Any]) -> Any:
@@ -262,7 +267,7 @@ class _Lowered:
     """
 
     def __init__(self, collective: Collective, call: dict[str, Any], reduction: Reduction | None) -> None:
-        self._sides: dict[int, HostSide] = {}
+        self._sides: dict[int, HostSide | SparseSide] = {}
         self.values = dict(call)
         for names, reads in ((collective.reads, True), (collective.writes, False)):
             for name in names:
@@ -284,7 +289,11 @@ class _Lowered:
     def _lower(self, tensor: torch.Tensor, *, reads: bool, reduction: Reduction | None) -> torch.Tensor:
         side = self._sides.get(id(tensor))
         if side is None:
-            side = self._sides[id(tensor)] = HostSide(tensor, reads=reads, reduction=reduction)
+            if reduction is not None and is_sparse(tensor):
+                side = SparseSide(tensor, reduction)
+            else:
+                side = HostSide(tensor, reads=reads, reduction=reduction)
+            self._sides[id(tensor)] = side
         return side.flat
 
     def finish(self, call: Call) -> None:
@@ -325,7 +334,8 @@ def _written(call: dict[str, Any], collective: Collective) -> list[torch.Tensor]
 
 
 def _bytes(call: dict[str, Any], names: Sequence[str]) -> int:
-    return sum(tensor.nbytes for name in names for tensor in tensors_within(call[name]))
+    tensors = (tensor for name in names for tensor in tensors_within(call[name]))
+    return sum(part.nbytes for tensor in tensors for part in parts_of(tensor))
 
 
 def _one_device(op: str, tensors: Sequence[torch.Tensor]) -> Device:

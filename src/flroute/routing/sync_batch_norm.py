@@ -31,7 +31,12 @@ def stats(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 def elemt(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor, eps: float
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor,
+    invstd: Tensor,
+    eps: float,  # noqa: ARG001 -- aten's signature
 ) -> Tensor:
     """(x - mean) / standard deviation * weight + bias; ``eps`` is in ``invstd`` already."""
     result = (wide(x) - _by_channel(mean, x)) * _by_channel(invstd, x)
@@ -43,7 +48,7 @@ def elemt(
 
 
 def gather_stats_with_counts(
-    x: Tensor,
+    x: Tensor,  # noqa: ARG001 -- aten's signature
     mean: Tensor,
     invstd: Tensor,
     running_mean: Tensor | None,
@@ -87,9 +92,9 @@ def backward_reduce(
     mean: Tensor,
     invstd: Tensor,
     weight: Tensor | None,
-    input_g: bool,
-    weight_g: bool,
-    bias_g: bool,
+    input_g: bool,  # noqa: ARG001 -- aten's signature
+    weight_g: bool,  # noqa: ARG001
+    bias_g: bool,  # noqa: ARG001
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Sums over this rank of grad and grad * (x - mean), and the gradients of weight and bias: all cost no more than some."""
     precise = wide(grad)
