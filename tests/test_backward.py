@@ -323,7 +323,7 @@ WITHOUT_GUARD = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from flroute.device import guard
-guard.guard_can_be_patched = lambda: False
+guard.layouts_are_known = lambda: False
 import flroute, support
 import test_backward as tests
 assert not guard.installed()
@@ -369,7 +369,7 @@ def test_errors_without_the_patched_guard() -> None:
 def test_a_session_sees_backward_without_the_patched_guard() -> None:
     code = """
 from flroute.device import guard
-guard.guard_can_be_patched = lambda: False
+guard.layouts_are_known = lambda: False
 import torch, flroute
 with flroute.enable("reference", fallback="allow") as session:
     x = torch.full((3, 3), 2.0, requires_grad=True)
@@ -384,7 +384,7 @@ print(sum(d.calls for d in session.decisions if d.op == "aten::mm"), x.grad.toli
 def test_a_users_mode_sees_host_backward_without_the_patched_guard() -> None:
     code = """
 from flroute.device import guard
-guard.guard_can_be_patched = lambda: False
+guard.layouts_are_known = lambda: False
 import torch, flroute
 with flroute.enable("reference"):
     pass
@@ -402,7 +402,7 @@ print(counter.get_total_flops())
 def test_an_error_under_a_users_mode_without_the_patched_guard() -> None:
     code = """
 from flroute.device import guard
-guard.guard_can_be_patched = lambda: False
+guard.layouts_are_known = lambda: False
 import torch, flroute
 from torch.utils.flop_counter import FlopCounterMode
 with flroute.enable("reference", fallback="allow"):

@@ -201,3 +201,10 @@ def test_another_owner_of_the_device_slot_is_named() -> None:
     assert done.returncode == 0, done.stderr
     assert "'npu'" in done.stdout
     assert "TORCH_DEVICE_BACKEND_AUTOLOAD=0" in done.stdout
+
+
+def test_every_error_has_a_public_name_to_catch_it_by() -> None:
+    kinds = {
+        name for name, kind in vars(errors).items() if getattr(kind, "__module__", "") == errors.__name__
+    }
+    assert kinds - set(flroute.__all__) == {"ScanError"}, "which is the command line's: nobody calls it"

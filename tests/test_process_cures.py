@@ -147,6 +147,48 @@ def test_host_tensors_are_still_sent_in_shared_memory() -> None:
     assert reductions.reduce_tensor(torch.ones(1))
 
 
+# Tensors that take the data of others -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("session", [False, True], ids=["outside", "session"])
+@pytest.mark.parametrize("place", ["fl:1", "opaque:0"])
+def test_data_goes_to_the_device_and_back(place: str, session: bool) -> None:
+    """As scripts for cuda write it: the Parameter, its hooks and whoever holds it stay."""
+    device = flroute.device(place)
+    parameter = nn.Parameter(torch.tensor([1.0, 2.0]))
+    optimizer = torch.optim.SGD([parameter], lr=0.5)
+    (parameter * 2).sum().backward()  # an accumulator for the host is there already
+    parameter.grad, seen = None, []
+    parameter.register_hook(seen.append)
+
+    def step(where: torch.device) -> None:
+        parameter.data = parameter.data.to(where)
+        assert (parameter.device, type(parameter), parameter.is_leaf) == (where, nn.Parameter, True)
+        (parameter * 2).sum().backward()
+        assert parameter.grad is not None
+        assert parameter.grad.device == seen.pop().device == where
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def there_and_back() -> None:
+        for where in (device, torch.device("cpu"), device):
+            step(where)
+
+    if session:
+        with flroute.enable(device, fallback="allow", default_device=False):
+            there_and_back()
+    else:
+        there_and_back()
+    assert parameter.tolist() == [-2.0, -1.0]
+
+
+def test_data_of_another_layout_is_refused_as_on_the_host() -> None:
+    sparse = torch.ones(2).to_sparse()
+    for tensor, other in ((torch.ones(2, device=DEVICE), sparse), (torch.ones(2), sparse.to(DEVICE))):
+        with pytest.raises(RuntimeError, match="incompatible tensor type"):
+            tensor.data = other
+
+
 # Pinned memory ----------------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from train import BATCH, WIDTH, make_model
 
+import flroute
+
 RANK = int(os.environ.get("RANK", "0"))
 
 
@@ -32,6 +34,15 @@ def other_op() -> None:
         dist.all_reduce(ones(4))
     else:
         dist.broadcast(ones(4), 0)
+
+
+def a_root_that_is_not_there() -> None:
+    try:
+        dist.broadcast(ones(4), group_src=5, async_op=True)
+    except flroute.CollectiveError as error:
+        x = ones(1)
+        dist.all_reduce(x)
+        raise RuntimeError(f"{error} and then {x.item()}") from error
 
 
 def other_order() -> None:

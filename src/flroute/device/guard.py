@@ -7,7 +7,7 @@ import atexit
 import torch
 
 from flroute.device import table
-from flroute.torch_compat import DeviceGuardPatch, guard_can_be_patched
+from flroute.torch_compat import DeviceGuardPatch, layouts_are_known
 
 _patch: DeviceGuardPatch | None = None
 
@@ -19,7 +19,7 @@ def install() -> bool:
     backward passes (``session.py``), so that an error in one still cannot end the process.
     """
     global _patch
-    if _patch is None and guard_can_be_patched():
+    if _patch is None and layouts_are_known():
         patch = DeviceGuardPatch(table.current_index)
         patch.install()
         if _answers_with_current_device():

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import torch
 from torch.multiprocessing import reductions
 
-from flroute.device import autocast, data_parallel, dlpack
+from flroute.device import autocast, data_parallel, dlpack, pinned_memory
 from flroute.device.serialization import storage_on_device
 from flroute.device.table import DEVICE_TYPE, device_at, to_index
 from flroute.device.tensors import is_on_device, resize_memory
@@ -24,9 +24,12 @@ from flroute.errors import DeviceError
 from flroute.torch_compat import (
     answer_for_accelerator,
     before_printing,
+    carries_more_than_its_impl,
     choose_as_on_host,
+    find_op,
     replace_storage_resize,
     replace_streams_and_events,
+    run_composite,
     single_threaded_backward,
     when_autocast_ends,
     wrap_backward,
@@ -116,23 +119,27 @@ def _cannot_be_sent(what: str) -> NoReturn:
     )
 
 
+# Tensors that take the data of others ---------------------------------------------------------------------------------
+
+
+def _take_data_across() -> None:
+    """``param.data = param.data.to("fl")`` makes a host tensor one of the device and back, as it does with cuda."""
+    question = find_op("aten::_has_compatible_shallow_copy_type")
+
+    def may_take(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+        plain = not (carries_more_than_its_impl(tensor) or carries_more_than_its_impl(other))
+        if plain and tensor.device.type != other.device.type:
+            return tensor.layout == other.layout == torch.strided
+        return bool(run_composite(question, (tensor, other), {}))
+
+    _library().impl("_has_compatible_shallow_copy_type", may_take, "AutogradPrivateUse1")
+
+
 # Pinned memory ----------------------------------------------------------------------------------------------------
 
 
 def _pin_nothing() -> None:
-    """Host memory needs no pinning for the device: ``pin_memory()`` gives the tensor itself."""
-    if not _has_own_pinned_memory():
-        library = _library()
-        library.impl("is_pinned", lambda tensor, device=None: False, "CPU")  # noqa: ARG005
-        library.impl("pin_memory", lambda tensor, device=None: tensor, "CPU")  # noqa: ARG005
-        library.impl("_pin_memory", lambda tensor, device=None: tensor.clone(), "CPU")  # noqa: ARG005
-        # the tensor that comes back has its history already
-        library.impl("pin_memory", torch.library.fallthrough_kernel, "AutogradCPU")
-
-
-def _has_own_pinned_memory() -> bool:
-    """Whether this machine has an accelerator whose PyTorch backend pins host memory."""
-    return any(backend.is_available() for backend in (torch.cuda, torch.xpu, torch.mtia))
+    pinned_memory.install(_library())
 
 
 @functools.cache
@@ -207,8 +214,13 @@ CURES: tuple[Cure, ...] = (
         functools.cache(_refuse_to_share),
     ),
     Cure(
+        "data of another device given to a tensor",
+        "param.data = param.data.to('fl') would raise, and fully_shard of a model that is on the host",
+        functools.cache(_take_data_across),
+    ),
+    Cure(
         "pinned memory without another accelerator",
-        "DataLoader(pin_memory=True) would raise in scripts that use the host only",
+        "DataLoader(pin_memory=True) would raise in scripts that use the host only, and DDP(find_unused_parameters=True)",
         functools.cache(_pin_nothing),
     ),
     Cure(

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.distributed import distributed_c10d as c10d
 
+from flroute.distributed import arguments
 from flroute.torch_compat import gather_into, gather_options
 
 Works = list[Any]
@@ -205,6 +206,7 @@ class Collective:
         ask: whom to ask whether they call the same.
         same_size: whether all ranks must pass tensors of one size.
         sized_by: the argument that shows it, if not what is read.
+        check: what this rank's own arguments must be.
         note: how gloo does it, for the docs.
     """
 
@@ -216,6 +218,7 @@ class Collective:
     ask: Ask = Ask.EVERYONE
     same_size: bool = True
     sized_by: tuple[str, ...] = ()
+    check: arguments.Check = arguments.nothing
     note: str = "gloo"
 
     @property
@@ -238,30 +241,46 @@ COLLECTIVES: dict[str, Collective] = {
         Collective("allreduce_coalesced_", "all_reduce_coalesced", _TENSORS, _TENSORS, _allreduce, note=_ONE_BY_ONE),
         Collective("reduce_", "reduce", _TENSORS, _TENSORS, _reduce, Ask.AS_THE_ROOT),
         Collective("broadcast_", "broadcast", _TENSORS, _TENSORS, _broadcast, Ask.THE_ROOT),
-        Collective("allgather_", "all_gather", _IN, _OUT, _allgather),
+        Collective("allgather_", "all_gather", _IN, _OUT, _allgather, check=arguments.a_part_from_each),
         Collective(
             "allgather_coalesced_", "all_gather_coalesced", ("input_list",), ("output_lists",), _allgather_coalesced,
-            note=_ONE_BY_ONE,
+            check=arguments.lists_from_each, note=_ONE_BY_ONE,
         ),
-        Collective("_allgather_base_", "all_gather_into_tensor", _IN_1, _OUT_1, _allgather_base),
+        Collective(
+            "_allgather_base_", "all_gather_into_tensor", _IN_1, _OUT_1, _allgather_base,
+            check=arguments.whole_from_parts("output_tensor", "input_tensor"),
+        ),
         Collective(
             "allgather_into_tensor_coalesced_", "all_gather_into_tensor, coalesced", _INS, _OUTS, _allgather_base_coalesced,
-            note=_ONE_BY_ONE,
+            check=arguments.whole_from_parts("outputs", "inputs"), note=_ONE_BY_ONE,
         ),
-        Collective("reduce_scatter_", "reduce_scatter", _IN, _OUT, _reduce_scatter, note=_KEEPS_A_PART),
-        Collective("_reduce_scatter_base_", "reduce_scatter_tensor", _IN_1, _OUT_1, _reduce_scatter_base, note=_KEEPS_A_PART),
+        Collective(
+            "reduce_scatter_", "reduce_scatter", _IN, _OUT, _reduce_scatter,
+            check=arguments.a_part_to_each, note=_KEEPS_A_PART,
+        ),
+        Collective(
+            "_reduce_scatter_base_", "reduce_scatter_tensor", _IN_1, _OUT_1, _reduce_scatter_base,
+            check=arguments.whole_from_parts("input_tensor", "output_tensor"), note=_KEEPS_A_PART,
+        ),
         Collective(
             "reduce_scatter_tensor_coalesced_", "reduce_scatter_tensor, coalesced", _INS, _OUTS, _reduce_scatter_base_coalesced,
-            note=_KEEPS_A_PART,
+            check=arguments.whole_from_parts("inputs", "outputs"), note=_KEEPS_A_PART,
         ),
-        Collective("gather_", "gather", _IN, _OUT, _gather, Ask.AS_THE_ROOT),
+        Collective("gather_", "gather", _IN, _OUT, _gather, Ask.AS_THE_ROOT, check=arguments.a_part_from_each),
         Collective(
             "gather_into_tensor_", "gather_single", _IN_1, _OUT_1, _gather_base, Ask.AS_THE_ROOT,
             note="gloo; PyTorch has it since 2.14",
         ),
-        Collective("scatter_", "scatter", _IN, _OUT, _scatter, Ask.THE_ROOT, sized_by=_OUT),
-        Collective("alltoall_", "all_to_all", _IN, _OUT, _alltoall, same_size=False, note=_AS_ONE),
-        Collective("alltoall_base_", "all_to_all_single", ("input",), ("output",), _alltoall_base, same_size=False),
+        Collective(
+            "scatter_", "scatter", _IN, _OUT, _scatter, Ask.THE_ROOT, sized_by=_OUT, check=arguments.a_part_to_each
+        ),
+        Collective(
+            "alltoall_", "all_to_all", _IN, _OUT, _alltoall, same_size=False, check=arguments.one_to_each, note=_AS_ONE
+        ),
+        Collective(
+            "alltoall_base_", "all_to_all_single", ("input",), ("output",), _alltoall_base, same_size=False,
+            check=arguments.rows_to_each,
+        ),
         Collective("barrier", "barrier", (), (), _barrier),
         Collective("send", "send, isend", _TENSORS, (), _send, Ask.NOBODY),
         Collective("recv_", "recv, irecv", (), _TENSORS, _receive, Ask.NOBODY),

@@ -97,7 +97,7 @@ class Group:
     ) -> None:
         try:
             self.roll_call.agree(entry, peers, timeout)
-        except CollectiveError as error:
+        except Exception as error:  # noqa: BLE001 -- it would end the thread, and all that is behind it would wait for ever
             flight.land(error)
         else:
             flight.take_off(start)

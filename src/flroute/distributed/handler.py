@@ -10,12 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.distributed import get_global_rank
 
 from flroute.device.host_memory import for_device
 from flroute.device.table import DEVICE_TYPE, Device, device_at
+from flroute.distributed.arguments import absent_peer
 from flroute.distributed.collectives import COLLECTIVES, Ask, Call, Collective, map_nested, tensors_within
 from flroute.distributed.groups import Group, group_of
-from flroute.distributed.host_side import HostSide, Reduction, reduction_for
+from flroute.distributed.host_side import HostSide, Reduction, SparseSide, check_layouts, reduction_for
 from flroute.distributed.works import Flight, handle_of
 from flroute.errors import CollectiveError, DeviceError, Unsupported
 from flroute.routing.accounting import Counts
@@ -24,6 +26,7 @@ from flroute.routing.native import Invocation
 from flroute.routing.plans import PlanBuilder
 from flroute.routing.preference import rule_for, rules_about
 from flroute.routing.schema import OpFacts
+from flroute.routing.sparse import is_sparse, parts_of
 from flroute.routing.tallies import dtype_names
 from flroute.torch_compat import reduction_in, unboxed_group
 from flroute.vocabulary import Reason, Rejection, Route
@@ -59,10 +62,13 @@ class CollectiveHandler:
         tensors = [tensor for value in call.values() for tensor in tensors_within(value)]
         device = _one_device(self._facts.name, tensors)
         _one_dtype(self._facts.name, call, self._collective)
+        _fitting(self._collective, call)
+        check_layouts(self._facts.name, tensors, call.get(_REDUCTION), self._collective.function)
+        of_a_layout = any(map(is_sparse, tensors))
         dtypes = dtype_names(tensors)
         rejected: list[Rejection] = []
         for step in self._steps(device, tensors, dtypes, args, kwargs):
-            why = step if isinstance(step, Rejection) else self._refusal(step, call)
+            why = step if isinstance(step, Rejection) else self._refusal(step, call, of_a_layout)
             if why is None and isinstance(step, Invocation):
                 try:
                     work = self._by_vendor(step, call)
@@ -133,7 +139,9 @@ class CollectiveHandler:
             debug=settings.debug, watch=settings.watch_kernels,
         )  # fmt: skip
 
-    def _refusal(self, step: Invocation, call: dict[str, Any]) -> Rejection | None:
+    def _refusal(self, step: Invocation, call: dict[str, Any], of_a_layout: bool) -> Rejection | None:
+        if of_a_layout:
+            return Rejection(step.name, Reason.LAYOUT, "kernels of collectives are for strided tensors")
         return refusal(self._facts, step.kernel, step.name, (), call)
 
     def _by_vendor(self, step: Invocation, call: dict[str, Any]) -> Any:
@@ -259,7 +267,7 @@ class _Lowered:
     """
 
     def __init__(self, collective: Collective, call: dict[str, Any], reduction: Reduction | None) -> None:
-        self._sides: dict[int, HostSide] = {}
+        self._sides: dict[int, HostSide | SparseSide] = {}
         self.values = dict(call)
         for names, reads in ((collective.reads, True), (collective.writes, False)):
             for name in names:
@@ -281,7 +289,11 @@ class _Lowered:
     def _lower(self, tensor: torch.Tensor, *, reads: bool, reduction: Reduction | None) -> torch.Tensor:
         side = self._sides.get(id(tensor))
         if side is None:
-            side = self._sides[id(tensor)] = HostSide(tensor, reads=reads, reduction=reduction)
+            if reduction is not None and is_sparse(tensor):
+                side = SparseSide(tensor, reduction)
+            else:
+                side = HostSide(tensor, reads=reads, reduction=reduction)
+            self._sides[id(tensor)] = side
         return side.flat
 
     def finish(self, call: Call) -> None:
@@ -322,7 +334,8 @@ def _written(call: dict[str, Any], collective: Collective) -> list[torch.Tensor]
 
 
 def _bytes(call: dict[str, Any], names: Sequence[str]) -> int:
-    return sum(tensor.nbytes for name in names for tensor in tensors_within(call[name]))
+    tensors = (tensor for name in names for tensor in tensors_within(call[name]))
+    return sum(part.nbytes for tensor in tensors for part in parts_of(tensor))
 
 
 def _one_device(op: str, tensors: Sequence[torch.Tensor]) -> Device:
@@ -348,6 +361,18 @@ def _one_dtype(op: str, call: dict[str, Any], collective: Collective) -> None:
         raise CollectiveError(
             f"{op}: what is sent ({', '.join(map(str, sent))}) and what is received ({', '.join(map(str, received))}) must "
             f"have the same dtype; convert one of them first: tensor.to(dtype)"
+        )
+
+
+def _fitting(collective: Collective, call: dict[str, Any]) -> None:
+    """What is wrong with this rank's arguments is said before the others are waited for."""
+    group = call[_GROUP]
+    size, rank = group.size(), group.rank()
+    why = absent_peer(call, size) or collective.check(call, size, rank)
+    if why is not None:
+        title, _ = _in_words(collective, call)
+        raise CollectiveError(
+            f"{title} on rank {get_global_rank(group, rank)} of process group {group.group_name!r}: {why}. Nothing was sent"
         )
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
 from torch.distributed import ReduceOp
 
 from flroute.device.table import DEVICE_TYPE, device_at
-from flroute.device.tensors import host_alias
+from flroute.device.tensors import host_alias, to_device
 from flroute.errors import CollectiveError
-from flroute.routing import transfers
+from flroute.routing import sparse, transfers
 
 REDUCED_IN: dict[torch.dtype, torch.dtype] = {
     torch.int16: torch.int32,
@@ -124,6 +125,62 @@ class HostSide:
             self._host.copy_(self.flat.view(self._host.shape))
         if self.is_copy:
             transfers.move(self._host, self.tensor, transfers.Moved())
+
+
+class SparseSide:
+    """One sparse tensor of an all_reduce on the host: gloo adds up the elements that any rank has.
+
+    Args:
+        tensor: on the device.
+        reduction: how it is reduced.
+
+    Attributes:
+        flat: a copy, sparse too.
+        is_copy: true.
+    """
+
+    is_copy = True
+
+    def __init__(self, tensor: torch.Tensor, reduction: Reduction) -> None:
+        self.tensor, self._reduction = tensor, reduction
+        self.flat = sparse.with_parts(tensor, [_to_host(part) for part in sparse.parts_of(tensor)])
+
+    def write_back(self, ranks: int) -> None:
+        """Bring what has come to where it belongs; see ``HostSide``."""
+        total = self.flat.coalesce()
+        if self._reduction.divides:
+            total = total / ranks
+        index = self.tensor.device.index
+        sparse.overwrite(
+            self.tensor, sparse.with_parts(total, [to_device(part, index) for part in sparse.parts_of(total)])
+        )
+
+
+def check_layouts(op: str, tensors: Iterable[torch.Tensor], reduction: Any, title: str) -> None:
+    """Sparse tensors go where gloo takes them.
+
+    Raises:
+        CollectiveError: this is not such a place.
+    """
+    layouts = {tensor.layout for tensor in tensors if sparse.is_sparse(tensor)}
+    if not layouts:
+        return
+    if (
+        op != "c10d::allreduce_"
+        or layouts != {torch.sparse_coo}
+        or reduction not in (ReduceOp.SUM, ReduceOp.AVG)
+    ):
+        names = ", ".join(sorted(map(str, layouts)))
+        raise CollectiveError(
+            f"{title}: a tensor of layout {names} can be in no collective but an all_reduce with SUM or AVG of layout "
+            f"torch.sparse_coo; convert it first: tensor.to_dense()"
+        )
+
+
+def _to_host(part: torch.Tensor) -> torch.Tensor:
+    host = torch.empty(part.shape, dtype=part.dtype, device="cpu")
+    transfers.move(part, host, transfers.Moved())
+    return host
 
 
 def _host_can_see(tensor: torch.Tensor) -> bool:

@@ -85,6 +85,9 @@ with `debug=True` each call is checked. Where ranks leave a known path in the sa
 `init_process_group`, and the error says what they disagree about. A group is broken after that. A file store (`init_method=
 "file://..."`) would keep all that was ever said: with it nobody is named.
 
+What does not fit in a rank's own call (a list of outputs that is too short, sizes that do not divide, a root that is not in the
+group) is a `flroute.CollectiveError` before anything is sent or anybody is told: the group is as good as before.
+
 An error of an asynchronous collective is raised where it is waited for: by `work.wait()`, by its future, by DDP's backward pass.
 A port in use is PyTorch's `DistNetworkError` at once; it names the port.
 """

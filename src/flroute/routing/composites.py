@@ -8,7 +8,7 @@ from typing import Any
 
 from flroute.errors import FlrouteError
 from flroute.registry import load
-from flroute.routing import attention, encoder, refused, rms_norm, rnn_cells
+from flroute.routing import attention, encoder, refused, rms_norm, rnn_cells, sync_batch_norm
 from flroute.routing.expected import check_before_writing
 from flroute.routing.schema import OpFacts
 from flroute.torch_compat import run_composite, run_decomposition
@@ -19,6 +19,7 @@ PARTS: dict[str, Callable[..., Any]] = {
     **refused.PARTS,
     **rms_norm.PARTS,
     **rnn_cells.PARTS,
+    **sync_batch_norm.PARTS,
 }
 """Ops that PyTorch splits otherwise on a device it does not know than on the host, or not at all: how they are split here."""
 

@@ -46,7 +46,6 @@ from flroute.torch_compat.device_slot import (
     DeviceGuardPatch,
     counts_offsets,
     device_owner,
-    guard_can_be_patched,
     register_device,
     seeding_everything,
 )
@@ -102,6 +101,7 @@ from flroute.torch_compat.ops import (
     schema_of,
     without_host_autocast,
 )
+from flroute.torch_compat.pinned_memory import PinnedMemoryPatch
 from flroute.torch_compat.profiler import DeviceRow, DeviceWork, join_profiler, sees_device
 from flroute.torch_compat.shape_rules import (
     fake_like,
@@ -140,6 +140,7 @@ from flroute.torch_compat.tracing import (
     traced_constant,
     traced_function,
 )
+from flroute.torch_compat.virtual_tables import layouts_are_known
 from flroute.torch_compat.wrappers import (
     WeakStorage,
     below_dispatch,
@@ -170,6 +171,7 @@ __all__ = [
     "DispatchKey",
     "DispatchKeySet",
     "LeftInAnyOrder",
+    "PinnedMemoryPatch",
     "PlainEvent",
     "PlainStream",
     "TorchDispatchMode",
@@ -210,7 +212,6 @@ __all__ = [
     "function_stack_length",
     "gather_into",
     "gather_options",
-    "guard_can_be_patched",
     "guard_on_answer",
     "has_kernel",
     "has_memory_of_its_own",
@@ -224,6 +225,7 @@ __all__ = [
     "is_overload",
     "join_profiler",
     "leave_to_python",
+    "layouts_are_known",
     "map_tensors",
     "neg_view",
     "next_sequence_number",

@@ -6,17 +6,15 @@ The guard: c10/core/impl/DeviceGuardImplInterface.h.
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.utils.backend_registration as _registration
 
 from flroute.errors import CompatibilityError
-from flroute.torch_compat.names import SUPPORTED, TORCH_VERSION
+from flroute.torch_compat.virtual_tables import LIBRARIES, VirtualTable, found
 
 
 def device_owner() -> str:
@@ -60,15 +58,7 @@ def counts_offsets(code: Any) -> bool:
 PRIVATEUSE1 = 20
 """c10::DeviceType::PrivateUse1."""
 _REGISTRY_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
-_LIBC10 = Path(torch.__file__).parent / "lib" / "libc10.so"
-_VTABLE_SLOTS = 40
 _SLOT_GET_DEVICE, _SLOT_SET_DEVICE, _SLOT_UNCHECKED_SET_DEVICE, _SLOT_EXCHANGE_STREAM = 2, 3, 4, 9
-
-
-def _address(value: int | None) -> int:
-    if not value:
-        raise CompatibilityError("PyTorch's device guard registry holds no guard where one was registered")
-    return value
 
 
 class DeviceGuardPatch:
@@ -81,32 +71,12 @@ class DeviceGuardPatch:
     """
 
     def __init__(self, current_device: Callable[[], int]) -> None:
-        library = ctypes.CDLL(str(_LIBC10))
+        library = ctypes.CDLL(str(LIBRARIES / "libc10.so"))
         registry = (ctypes.c_void_p * (PRIVATEUSE1 + 1)).in_dll(library, _REGISTRY_SYMBOL)
-        guard, host_guard = (_address(registry[i]) for i in (PRIVATEUSE1, 0))
-        self._object = ctypes.c_void_p.from_address(guard)
-        header = 2 * ctypes.sizeof(ctypes.c_void_p)  # offset-to-top and type_info precede a vtable
-        table = ctypes.c_void_p * (_VTABLE_SLOTS + 2)
-        self._original = _address(self._object.value)
-        host = table.from_address(_address(ctypes.c_void_p.from_address(host_guard).value) - header)
-        self._table = table(*table.from_address(self._original - header))
-        for slot in (_SLOT_SET_DEVICE, _SLOT_UNCHECKED_SET_DEVICE, _SLOT_EXCHANGE_STREAM):
-            self._table[2 + slot] = host[2 + slot]
+        guard, host_guard = (VirtualTable(found(registry[i], "device guard")) for i in (PRIVATEUSE1, 0))
+        no_ops = (_SLOT_SET_DEVICE, _SLOT_UNCHECKED_SET_DEVICE, _SLOT_EXCHANGE_STREAM)
         prototype = ctypes.CFUNCTYPE(ctypes.c_uint16, ctypes.c_void_p)  # c10::Device: int8 type, int8 index
         self._get_device = prototype(lambda _self: PRIVATEUSE1 | current_device() << 8)
-        self._table[2 + _SLOT_GET_DEVICE] = ctypes.cast(self._get_device, ctypes.c_void_p).value
-        self._patched = ctypes.addressof(self._table) + header
-
-    def install(self) -> None:
-        """Put the patched vtable in place."""
-        self._object.value = self._patched
-
-    def remove(self) -> None:
-        """Put PyTorch's own vtable back."""
-        self._object.value = self._original
-
-
-def guard_can_be_patched() -> bool:
-    """Whether the vtable layout above is the one of this PyTorch: supported releases, Itanium C++ ABI."""
-    minor = f"{TORCH_VERSION.major}.{TORCH_VERSION.minor}"
-    return os.name == "posix" and minor in SUPPORTED and _LIBC10.exists()
+        answer = ctypes.cast(self._get_device, ctypes.c_void_p).value
+        self._table = guard.changed({**{slot: host_guard[slot] for slot in no_ops}, _SLOT_GET_DEVICE: answer})
+        self.install, self.remove = self._table.install, self._table.remove
