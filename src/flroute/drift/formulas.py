@@ -69,6 +69,16 @@ AFTER_A_DRAW: dict[str, Callable[..., list[Tensor]]] = {"aten::native_dropout": 
 """What an op makes of its arguments and of what the device has drawn, which is in its result."""
 
 
+def is_scratch(op: str, place: int) -> bool:
+    """Whether a result is only for the op's own backward, and not defined everywhere.
+
+    Args:
+        op: ``aten::_ctc_loss``.
+        place: of the result among the op's.
+    """
+    return place > 0 and op.partition(".")[0] == "aten::_ctc_loss"
+
+
 def same_choice(op: str, bound: dict[str, Any], ours: Tensor, exact: Tensor) -> bool:
     """Whether positions in a tensor are as good as others, because equal elements are there.
 

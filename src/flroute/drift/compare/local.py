@@ -14,15 +14,13 @@ import torch
 
 from flroute.drift.compare.kept import on_host
 from flroute.drift.compare.run import Local
-from flroute.drift.formulas import AFTER_A_DRAW, computed_by, same_choice
+from flroute.drift.formulas import AFTER_A_DRAW, computed_by, is_scratch, same_choice
 from flroute.drift.judge import Judge
 from flroute.drift.measures import Difference, difference
 from flroute.routing.schema import OpFacts, bind, tensors_in, written_tensors
 from flroute.torch_compat import map_tensors, outside_dispatch_modes, without_host_autocast
 
 _MAKES_ROOM = ("aten::empty", "aten::new_empty", "aten::_empty", "aten::resize_")
-_SCRATCH = frozenset({"aten::_ctc_loss"})
-"""Ops whose results after the first are for their backward, and not defined everywhere."""
 
 
 def makes_room(facts: OpFacts) -> bool:
@@ -90,8 +88,7 @@ class JudgedCall:
                 return Judgement(None, "the host's results are another number of tensors")
             loose = self._looseness(values, references)
             pairs = self._firm(values, references) if loose else list(zip(values, references, strict=True))
-            if self._facts.schema.name in _SCRATCH:
-                pairs = pairs[:1]
+            pairs = [pair for place, pair in enumerate(pairs) if not is_scratch(self._facts.name, place)]
             return Judgement(self._worst(pairs) if pairs else None, loose=loose)
         return Judgement(None, why)
 
