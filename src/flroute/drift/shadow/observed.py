@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flroute.device.table import DEVICE_TYPE, device_at
+from flroute.drift.factors import is_factor, judged_by_product
 from flroute.drift.formulas import AFTER_A_DRAW, is_scratch, same_choice
 from flroute.drift.host_values import is_dense, map_values, seen_from_host, tensors_of
 from flroute.drift.judge import Verdict, moved_results
@@ -58,6 +59,7 @@ class Observed:
         """What makes new results where this op writes: then the reference overwrites none of its inputs."""
         self._place = observer.here()
         self._unjudged: str | None = None
+        self._made: list[torch.Tensor] = []
         self._seen: dict[int, torch.Tensor] = {}  # inputs of the device as the reference reads them
         self._as_is: dict[
             int, torch.Tensor
@@ -174,7 +176,7 @@ class Observed:
     def _compare(
         self, result: Any, exact: list[torch.Tensor] | None, parallel: list[torch.Tensor] | None
     ) -> None:
-        made = self._results_of(result)
+        made = self._made = self._results_of(result)
         if not made:
             self._compare_numbers(result)
         elif exact is not None and len(exact) != len(made):
@@ -194,6 +196,8 @@ class Observed:
         if parallel is not None and parallel.shape != ours.shape:
             self._note_branch(f"shape {list(ours.shape)}", f"shape {list(parallel.shape)}")
             parallel = None
+        if is_factor(self._facts.name, place):
+            parallel = None  # the reference's own may have other signs: it goes on with the device's
         value = seen_from_host(ours)
         other = None if parallel is exact else parallel
         extent = extent_of(value, exact, other) if exact.shape == value.shape else None
@@ -215,9 +219,12 @@ class Observed:
             self._worst.add(wrong, Tolerance(0.0, 0.0, "flroute: shapes are exact"), None)
             return wrong
         found, allowed = self._verdict(place, value, exact, extent)
+        pair = value, exact
         if found.excess > 1 and not value.is_floating_point() and self._is_same_choice(value, exact):
             found = Reading(0.0, 0.0, found.scale)
-        self._worst.add(found, allowed, (value, exact))
+        elif found.excess > 1 and is_factor(self._facts.name, place):
+            found, pair = self._by_product(allowed) or (found, pair)
+        self._worst.add(found, allowed, pair)
         if not found.finite:
             self._note_nonfinite(value, exact)
         return found
@@ -243,6 +250,11 @@ class Observed:
     def _inputs(self) -> dict[int, torch.Tensor]:
         """What the device was given, as the reference has read it."""
         return self._as_is or self._seen
+
+    def _by_product(self, allowed: Tolerance) -> tuple[Reading, Pair] | None:
+        dtype_for = self._observer.reference.dtype_for
+        results = [seen_from_host(tensor).to(dtype_for(tensor.dtype)) for tensor in self._made]
+        return judged_by_product(self._facts.name, map_values(self._read, self._args), results, allowed)
 
     def _is_same_choice(self, value: torch.Tensor, exact: torch.Tensor) -> bool:
         bound = bind(self._facts, map_values(self._read, self._args), self._kwargs)
