@@ -150,6 +150,8 @@ $ flroute consistency examples/compare_devices.py:make --device reference
 ```text
 {consistent}
 ```
+
+`--backend NAME` compiles by another backend of `torch.compile`. What that makes has no layers, so only results are compared.
 """
 
 

@@ -89,6 +89,38 @@ def test_what_cannot_be_compiled_or_exported_says_why() -> None:
     assert "quantized could not run: " in found._repr_html_()
 
 
+def spoiled(graph: torch.fx.GraphModule, _examples: Any) -> Any:
+    """A backend whose code is a little off."""
+    return lambda *inputs: tuple(y * 1.01 for y in graph(*inputs))
+
+
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+def test_another_backend_of_torch_compile_is_held_against_the_others(device: str) -> None:
+    found = flroute.consistency(*made(), device, backend="eager")
+    compiled = found.pair("training", "compiled")
+    assert found.passed
+    assert (compiled.layers, compiled.result.numel) == (0, 30)
+    assert "compiled: torch.compile, backend 'eager'" in str(found)
+    found = flroute.consistency(*made(), device, backend=spoiled)
+    assert not found.passed
+    assert found.pair("training", "compiled").excess > 1
+    assert "compiled: torch.compile, backend 'spoiled'" in str(found)
+
+
+def test_a_backend_that_there_is_not_says_so() -> None:
+    found = flroute.consistency(*made(), "reference", backend="nobodys")
+    (way,) = [way for way in found.ways if way.reason]
+    assert way.name == "compiled"
+    assert "nobodys" in way.reason
+
+
+def test_what_was_done_is_said() -> None:
+    text = str(flroute.consistency(nn.Linear(4, 4), torch.ones(2, 4), "reference"))
+    assert "compiled: torch.compile, AOTAutograd's graph run op by op, as by backend 'aot_eager'" in text
+    assert "quantized: weights of linear layers and convolutions rounded to int8" in text
+    assert "computed in the model's dtypes" in text
+
+
 def test_a_model_that_cannot_run_at_all_raises_its_own_error() -> None:
     class Broken(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

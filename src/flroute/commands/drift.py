@@ -88,6 +88,10 @@ def record(
 def consistency(
     target: TargetArgument,
     device: Annotated[str, typer.Option(help="Vendor or device; cpu for the host.")] = "fl",
+    backend: Annotated[
+        str | None,
+        typer.Option(help="Of torch.compile; without it the graph is run op by op, layer by layer."),
+    ] = None,
     seed: SeedOption = 0,
     html: HtmlOption = None,
     as_json: JsonOption = False,
@@ -97,7 +101,7 @@ def consistency(
         import flroute
 
         model, inputs = made_by(target, seed)
-        found = flroute.consistency(model, inputs, device, seed=seed)
+        found = flroute.consistency(model, inputs, device, seed=seed, backend=backend)
     _show(found, html, as_json=as_json)
 
 

@@ -71,6 +71,16 @@ AFTER_A_DRAW: dict[str, Callable[..., list[Tensor]]] = {"aten::native_dropout": 
 """What an op makes of its arguments and of what the device has drawn, which is in its result."""
 
 
+def is_scratch(op: str, place: int) -> bool:
+    """Whether a result is only for the op's own backward: not defined everywhere, or of another form where that is quicker.
+
+    Args:
+        op: ``aten::_ctc_loss``.
+        place: of the result among the op's.
+    """
+    return place > 0 and op.partition(".")[0] in _WITH_SCRATCH
+
+
 def same_choice(op: str, bound: dict[str, Any], ours: Tensor, exact: Tensor) -> bool:
     """Whether positions in a tensor are as good as others, because equal elements are there.
 
@@ -97,6 +107,8 @@ def same_choice(op: str, bound: dict[str, Any], ours: Tensor, exact: Tensor) -> 
     one, other = source.gather(dim, ours), source.gather(dim, exact)
     return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
+
+_WITH_SCRATCH = frozenset(["aten::_ctc_loss", "aten::_embedding_bag", "aten::_embedding_bag_forward_only"])
 
 _CHOICES = frozenset(
     [

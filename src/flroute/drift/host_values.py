@@ -24,8 +24,10 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the tensor is strided and not quantized: what a reference can be carried for."""
-    return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_nested
+    """Whether the tensor has elements, strided and not quantized: what a reference can be carried for."""
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        return False
+    return not (tensor.is_quantized or tensor.is_nested)
 
 
 def seen_from_host(tensor: torch.Tensor) -> torch.Tensor:

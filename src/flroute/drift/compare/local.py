@@ -14,15 +14,14 @@ import torch
 
 from flroute.drift.compare.kept import on_host
 from flroute.drift.compare.run import Local
-from flroute.drift.formulas import AFTER_A_DRAW, computed_by, same_choice
+from flroute.drift.factors import is_factor, judged_by_product
+from flroute.drift.formulas import AFTER_A_DRAW, computed_by, is_scratch, same_choice
 from flroute.drift.judge import Judge
 from flroute.drift.measures import Difference, difference
 from flroute.routing.schema import OpFacts, bind, tensors_in, written_tensors
 from flroute.torch_compat import map_tensors, outside_dispatch_modes, without_host_autocast
 
 _MAKES_ROOM = ("aten::empty", "aten::new_empty", "aten::_empty", "aten::resize_")
-_SCRATCH = frozenset({"aten::_ctc_loss"})
-"""Ops whose results after the first are for their backward, and not defined everywhere."""
 
 
 def makes_room(facts: OpFacts) -> bool:
@@ -90,8 +89,7 @@ class JudgedCall:
                 return Judgement(None, "the host's results are another number of tensors")
             loose = self._looseness(values, references)
             pairs = self._firm(values, references) if loose else list(zip(values, references, strict=True))
-            if self._facts.schema.name in _SCRATCH:
-                pairs = pairs[:1]
+            pairs = [pair for place, pair in enumerate(pairs) if not is_scratch(self._facts.name, place)]
             return Judgement(self._worst(pairs) if pairs else None, loose=loose)
         return Judgement(None, why)
 
@@ -119,11 +117,9 @@ class JudgedCall:
         """Why other results than the host's are as right; empty if they are not."""
         if self._draws is _Draws.OWN:
             return "draws other random numbers than the host; model.eval() turns dropout off"
-        return (
-            "puts equal elements in another order, which is as right"
-            if self._reordered(values, references)
-            else ""
-        )
+        if self._reordered(values, references):
+            return "puts equal elements in another order, which is as right"
+        return "finds other factors, which are as right" if self._refactored(values, references) else ""
 
     def _firm(self, values: list[torch.Tensor], references: list[torch.Tensor]) -> list[Pair]:
         """Those results that are right or wrong all the same: elements if not their places, what a drawn mask leaves."""
@@ -133,9 +129,11 @@ class JudgedCall:
         made_of = AFTER_A_DRAW.get(self._facts.name)
         if made_of is None:
             return []
+        return list(zip(values, made_of(*self._wide_args(), result=values), strict=True))
+
+    def _wide_args(self) -> list[Any]:
         args = [self._copies[id(arg)] if isinstance(arg, torch.Tensor) else arg for arg in self._args]
-        wide = [_widened(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
-        return list(zip(values, made_of(*wide, result=values), strict=True))
+        return [_widened(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
 
     def _reordered(self, values: list[torch.Tensor], references: list[torch.Tensor]) -> bool:
         """Whether only places of elements differ, and equal elements are there."""
@@ -149,6 +147,15 @@ class JudgedCall:
             if v.dtype is torch.int64 and not torch.equal(v, r)
         ]
         return bool(other) and all(same_choice(self._facts.name, bound, v, r) for v, r in other)
+
+    def _refactored(self, values: list[torch.Tensor], references: list[torch.Tensor]) -> bool:
+        """Whether factors differ by more than rounding."""
+        found = [
+            difference(v, r)
+            for place, (v, r) in enumerate(zip(values, references, strict=True))
+            if is_factor(self._facts.name, place) and v.shape == r.shape
+        ]
+        return any(d.max_abs > _OTHERS * d.scale for d in found)
 
     def _computes_in_floats(self, values: list[torch.Tensor]) -> bool:
         """Whether float64 tells more than the dtype itself: not for casts, draws and truth values."""
@@ -183,6 +190,7 @@ class JudgedCall:
 
     def _worst(self, pairs: list[Pair]) -> Local:
         inputs = [copy for copy in self._copies.values() if copy is not None]
+        made = [_widened(value) for value, _ in pairs]
         found = []
         for place, (value, reference) in enumerate(pairs):
             if value.shape != reference.shape:
@@ -192,7 +200,12 @@ class JudgedCall:
                 )
             moved = partial(self._hosts_own_error, reference, place)
             verdict = _JUDGE.judge(self._facts, self._vendor, value, reference, inputs, moved)
-            found.append((verdict.reading.excess, place, verdict.tolerance))
+            read = verdict.reading
+            if read.excess > 1 and is_factor(self._facts.name, place):
+                read, pairs[place] = judged_by_product(
+                    self._facts.name, self._wide_args(), made, verdict.tolerance
+                ) or (read, pairs[place])
+            found.append((read.excess, place, verdict.tolerance))
         excess, place, allowed = max(found, key=lambda item: item[0])
         in_words = f"rtol {allowed.rtol:.1e}, atol {allowed.atol:.1e}"
         return Local(difference(*pairs[place]), excess, in_words, allowed.source)
@@ -209,6 +222,8 @@ class JudgedCall:
 
 
 _JUDGE = Judge(roundings=1.0)
+_OTHERS = 0.05
+"""Of the largest element: what rounding does not make of a factor."""
 
 _WIDE: dict[Any, torch.dtype] = {
     torch.float16: torch.float64,

@@ -24,6 +24,7 @@ from flroute.drift.measures import Difference, difference
 from flroute.torch_compat import aot_backend
 
 Tensors = dict[str, Kept]
+Backend = str | Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class _Asked:
 
     subject: Subject
     where: Place
+    backend: Backend | None
 
 
 def consistency(
@@ -41,14 +43,15 @@ def consistency(
     *,
     kwargs: Mapping[str, Any] | None = None,
     seed: int = 0,
+    backend: Backend | None = None,
     **settings: Any,
 ) -> Consistency:
     """Run one checkpoint in the ways in which it is trained and served, and say how far the answers are apart.
 
     The model is in evaluation mode throughout. The ways are: ``training``, as a training loop evaluates it, with autograd on;
-    ``inference``, under ``torch.inference_mode()``; ``compiled``, by ``torch.compile`` with AOTAutograd, the aten graph run op by
-    op; ``exported``, by ``torch.export``; and ``quantized``, the weights of linear layers and convolutions rounded to int8, one
-    scale per output channel. A way that cannot run this model is listed with the reason.
+    ``inference``, under ``torch.inference_mode()``; ``compiled``, by ``torch.compile``; ``exported``, by ``torch.export``; and
+    ``quantized``, the weights of linear layers and convolutions rounded to int8, one scale per output channel, and computed with in
+    the model's own dtypes. A way that cannot run this model is listed with the reason.
 
     Args:
         model: a copy of it runs.
@@ -56,6 +59,8 @@ def consistency(
         device: vendor or device, as for ``enable``; ``"cpu"`` for the host.
         kwargs: more keyword arguments for the model.
         seed: of the random numbers, should it draw any.
+        backend: of ``torch.compile``, for what is served by another one. Without it AOTAutograd's graph is run op by op, as
+            ``"aot_eager"`` does, and layers can be told apart; what another backend makes has none.
         settings: of the session it runs in, as for ``enable``.
 
     Raises:
@@ -70,9 +75,9 @@ def consistency(
     activation.activate()
     served = copy.deepcopy(model).eval()
     asked = _Asked(
-        Subject(served, inputs, dict(kwargs or {}), None, False, seed, settings), place_named(device)
+        Subject(served, inputs, dict(kwargs or {}), None, False, seed, settings), place_named(device), backend
     )
-    ways = [_tried(name, about, run, asked) for name, (about, run) in _WAYS.items()]
+    ways = [_tried(name, about, run, asked) for name, (about, run) in _ways(backend).items()]
     pairs = [_compared(x, y) for x, y in combinations([way for way in ways if not way.reason], 2)]
     return Consistency(type(model).__qualname__, asked.where.in_words, tuple(ways), tuple(pairs))
 
@@ -110,7 +115,7 @@ def _compiled(asked: _Asked) -> Tensors:
     keeper = LayerKeeper()
 
     def call(model: torch.nn.Module, args: Any, kwargs: Any) -> Any:
-        return torch.compile(model, backend=aot_backend(keeper.run))(*args, **kwargs)
+        return torch.compile(model, backend=asked.backend or aot_backend(keeper.run))(*args, **kwargs)
 
     torch.compiler.reset()  # a model like this one may have been compiled before
     try:
@@ -167,16 +172,26 @@ def _round_weight(module: torch.nn.Module) -> None:
 
 
 _FIRST = "training"
-_WAYS: dict[str, tuple[str, Callable[[_Asked], Tensors]]] = {
-    _FIRST: ("evaluation mode, autograd on", _training),
-    "inference": ("torch.inference_mode()", _inference),
-    "compiled": ("torch.compile, AOTAutograd, the aten graph run op by op", _compiled),
-    "exported": ("torch.export", _exported),
-    "quantized": (
-        "weights of linear layers and convolutions as int8, one scale per output channel",
-        _quantized,
-    ),
-}
+
+
+def _ways(backend: Backend | None) -> dict[str, tuple[str, Callable[[_Asked], Tensors]]]:
+    """What is done in each, in words, and what does it."""
+    name = (
+        backend if isinstance(backend, str) or backend is None else getattr(backend, "__name__", "a function")
+    )
+    graph = (
+        "AOTAutograd's graph run op by op, as by backend 'aot_eager'" if name is None else f"backend {name!r}"
+    )
+    return {
+        _FIRST: ("evaluation mode, autograd on", _training),
+        "inference": ("torch.inference_mode()", _inference),
+        "compiled": (f"torch.compile, {graph}", _compiled),
+        "exported": ("torch.export", _exported),
+        "quantized": (
+            "weights of linear layers and convolutions rounded to int8 by output channel, computed in the model's dtypes",
+            _quantized,
+        ),
+    }
 
 
 # -- how far they are apart

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from weakref import ref
 
 import torch
 
 from flroute.device.table import DEVICE_TYPE
-from flroute.drift.host_values import is_dense, map_values, seen_from_host, tensors_of
+from flroute.drift.host_values import is_dense, map_values, seen_from_host, tensors_of, wide
 from flroute.drift.reference import without_modes
 from flroute.drift.shadow.ledger import Place, Violation
 from flroute.routing.expected import expected_results
 from flroute.routing.schema import OpFacts, bind, tensors_in, written_tensors
-from flroute.torch_compat import storage_key, version_of
+from flroute.torch_compat import has_kernel, storage_key, version_of
 
 Facts = tuple[OpFacts, tuple[Any, ...], dict[str, Any]]
 
@@ -36,9 +37,9 @@ class Before(NamedTuple):
 
 
 class _Due(NamedTuple):
-    """A version counter that is to have moved once the call has returned to its caller."""
+    """A version counter that is to have moved once the call has returned to its caller, if anybody has the tensor then."""
 
-    tensor: torch.Tensor
+    tensor: ref[torch.Tensor]
     version: int
     op: str
     place: Place
@@ -55,6 +56,7 @@ class Contract:
         self._repeats = repeats
         self._known: set[Any] = set()
         self._due: list[_Due] = []
+        self._returning: list[_Due] = []
 
     def before(self, facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Before | None:
         """What has to be looked at before the call; ``None`` if its signature is known."""
@@ -80,18 +82,21 @@ class Contract:
         found += wrote
         if not (wrote or facts.is_seeded or written_tensors(facts, args, kwargs)):
             found += self._repeated(facts, args, kwargs, result)
-        self._due += [_Due(t, version, facts.name, place) for t, version in before.versions]
+        self._due += [_Due(ref(t), version, facts.name, place) for t, version in before.versions]
         return [Violation(rule, facts.name, place, detail) for rule, detail in found]
 
     def overdue(self) -> list[Violation]:
-        """Version counters that have not moved although their tensors were written; asked once the call is over."""
-        if not self._due:
+        """Version counters that have not moved although their tensors were written; asked before each call and twice at the end.
+
+        A counter is given one more call: PyTorch writes a lazy conjugate by writing a copy, which it copies back and lets go of.
+        """
+        if not (self._due or self._returning):
             return []
-        due, self._due = self._due, []
+        due, self._returning, self._due = self._returning, self._due, []
         return [
             Violation("version", d.op, d.place, f"wrote a tensor whose version is still {d.version}")
             for d in due
-            if version_of(d.tensor) == d.version
+            if (tensor := d.tensor()) is not None and version_of(tensor) == d.version
         ]
 
     def _aliasing(
@@ -114,7 +119,7 @@ class Contract:
                 f"result {place} shares memory with an argument of shape {list(given[key].shape)}; it is to be new",
             )
             for place, tensor in enumerate(made)
-            if tensor.numel() and (key := storage_key(tensor.untyped_storage())) in given
+            if is_dense(tensor) and tensor.numel() and (key := storage_key(tensor.untyped_storage())) in given
         ]
 
     def _layout(
@@ -147,7 +152,10 @@ class Contract:
             again = tensors_of(facts.op(*args, **kwargs))
             with without_modes():
                 pairs = zip(tensors_of(result), again, strict=False)
-                same = [_same_bits(seen_from_host(one), seen_from_host(other)) for one, other in pairs]
+                same = [
+                    not is_dense(one) or _same_bits(seen_from_host(one), seen_from_host(other))
+                    for one, other in pairs
+                ]
             if not all(same):
                 detail = f"result {same.index(False)} is another one when the call is made again"
                 return [("determinism", detail)]
@@ -182,14 +190,19 @@ def _on_host(facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> l
 
 
 _ALIASES = frozenset(
-    {"aten::lift", "aten::lift_fresh", "aten::contiguous", "aten::to", "aten::reshape", "aten::_to_copy"}
+    f"aten::{name}"
+    for name in (
+        *("lift", "lift_fresh", "contiguous", "to", "reshape", "_to_copy"),
+        *("_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk"),
+    )
 )
 
 
 def _may_alias(facts: OpFacts) -> bool:
-    """Ops whose result is, or may be, one of their arguments; composites that arrive whole are made of such."""
+    """Ops whose result is, or may be, one of their arguments; implicit composites that arrive whole are made of such."""
     stated = any(r.alias_info is not None for r in facts.schema.returns)
-    return stated or facts.is_composite or facts.schema.name in _ALIASES
+    implicit = has_kernel(facts.name, "CompositeImplicitAutograd")
+    return stated or implicit or facts.schema.name in _ALIASES
 
 
 def _fact(rule: str, tensor: torch.Tensor) -> Any:
@@ -199,13 +212,19 @@ def _fact(rule: str, tensor: torch.Tensor) -> Any:
 
 
 def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether both are the same, of whatever dtype; a NaN is one whatever its bits, and zero whatever its sign."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    if torch.equal(one, other):
+    if torch.equal(_bytes_of(one), _bytes_of(other)):
         return True
-    return (one.is_floating_point() or one.is_complex()) and bool(
-        ((one == other) | ((one != one) & (other != other))).all()  # noqa: PLR0124 -- a NaN is not itself
-    )
+    if not (one.is_floating_point() or one.is_complex()):
+        return False
+    one, other = one.to(wide(one.dtype)), other.to(wide(other.dtype))
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 def _counted(facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:

@@ -123,18 +123,20 @@ class Violation:
 
 @dataclass(frozen=True)
 class NonFinite:
-    """The first infinity or NaN that came out of an op with finite inputs.
+    """The first infinity that came out of an op with finite inputs, or the first NaN out of one whose inputs had none.
 
     Attributes:
         op: that made it.
         place: where.
         in_reference: whether the exact result has it, too.
+        is_nan: whether it is a NaN.
         script: that runs the op again on the same inputs, if they were saved.
     """
 
     op: str
     place: Place
     in_reference: bool
+    is_nan: bool
     script: str | None = None
 
 
@@ -147,9 +149,10 @@ class Ledger:
         self.count = 0
         self.branches: list[Branch] = []
         self.violations: list[Violation] = []
-        self.first_nonfinite: NonFinite | None = None
+        self.nonfinite: list[NonFinite] = []  # the first of each kind
         self.first_wrong: Call | None = None
         self.drawn: set[str] = set()
+        self.elsewhere = 0  # calls of modules that other threads made
         self.scripts: dict[str, str] = {}
 
     def row(self, op: str, place: Place) -> ShadowRow:
@@ -159,6 +162,11 @@ class Ledger:
         if found is None:
             found = self.rows[key] = ShadowRow(op, place.module, place.phase, first=self.count)
         return found
+
+    def knows_of(self, found: NonFinite) -> bool:
+        """Whether there was one of this kind before: infinity or NaN, in the reference or not."""
+        kind = (found.is_nan, found.in_reference)
+        return any((known.is_nan, known.in_reference) == kind for known in self.nonfinite)
 
     def note(self, call: Call, row: ShadowRow) -> None:
         """Add a call to its row."""

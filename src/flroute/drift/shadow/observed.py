@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flroute.device.table import DEVICE_TYPE, device_at
-from flroute.drift.formulas import AFTER_A_DRAW, same_choice
+from flroute.drift.factors import is_factor, judged_by_product
+from flroute.drift.formulas import AFTER_A_DRAW, is_scratch, same_choice
 from flroute.drift.host_values import is_dense, map_values, seen_from_host, tensors_of
 from flroute.drift.judge import Verdict, moved_results
 from flroute.drift.measures import Difference, difference
@@ -56,7 +57,8 @@ class Observed:
         self._functional = facts.functional or facts.functional_of_list
         """What makes new results where this op writes: then the reference overwrites none of its inputs."""
         self._place = observer.here()
-        self._row = self._ledger.row(facts.name, self._place)
+        self._unjudged: str | None = None
+        self._made: list[torch.Tensor] = []
         self._seen: dict[int, torch.Tensor] = {}  # inputs of the device as the reference reads them
         self._as_is: dict[
             int, torch.Tensor
@@ -104,7 +106,7 @@ class Observed:
         try:
             exact = self._exact(compute)
         except Exception as error:  # noqa: BLE001 -- whatever the reference cannot do is said; the device goes its own way
-            self._row.unjudged = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            self._unjudged = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             return None, None
         if not any(map(self._carried.has, self._ours)):
             return exact, exact
@@ -172,14 +174,14 @@ class Observed:
     def _compare(
         self, result: Any, exact: list[torch.Tensor] | None, parallel: list[torch.Tensor] | None
     ) -> None:
-        made = self._results_of(result)
+        made = self._made = self._results_of(result)
         if not made:
             self._compare_numbers(result)
         elif exact is not None and len(exact) != len(made):
-            self._row.unjudged = f"the reference makes {len(exact)} results, the device {len(made)}"
+            self._unjudged = f"the reference makes {len(exact)} results, the device {len(made)}"
             exact = parallel = None
         for place, ours in enumerate(made):
-            if exact is None or not is_dense(ours):
+            if exact is None or not is_dense(ours) or is_scratch(self._facts.name, place):
                 self._carried.drop(ours)
             else:
                 self._compare_tensor(place, ours, exact[place], None if parallel is None else parallel[place])
@@ -192,6 +194,8 @@ class Observed:
         if parallel is not None and parallel.shape != ours.shape:
             self._note_branch(f"shape {list(ours.shape)}", f"shape {list(parallel.shape)}")
             parallel = None
+        if is_factor(self._facts.name, place):
+            parallel = None  # the reference's own may have other signs: it goes on with the device's
         value = seen_from_host(ours)
         other = None if parallel is exact else parallel
         extent = extent_of(value, exact, other) if exact.shape == value.shape else None
@@ -213,11 +217,14 @@ class Observed:
             self._worst.add(wrong, Tolerance(0.0, 0.0, "flroute: shapes are exact"), None)
             return wrong
         found, allowed = self._verdict(place, value, exact, extent)
+        pair = value, exact
         if found.excess > 1 and not value.is_floating_point() and self._is_same_choice(value, exact):
             found = Reading(0.0, 0.0, found.scale)
-        self._worst.add(found, allowed, (value, exact))
+        elif found.excess > 1 and is_factor(self._facts.name, place):
+            found, pair = self._by_product(allowed) or (found, pair)
+        self._worst.add(found, allowed, pair)
         if not found.finite:
-            self._note_nonfinite(exact)
+            self._note_nonfinite(value, exact)
         return found
 
     def _verdict(
@@ -241,6 +248,11 @@ class Observed:
     def _inputs(self) -> dict[int, torch.Tensor]:
         """What the device was given, as the reference has read it."""
         return self._as_is or self._seen
+
+    def _by_product(self, allowed: Tolerance) -> tuple[Reading, Pair] | None:
+        dtype_for = self._observer.reference.dtype_for
+        results = [seen_from_host(tensor).to(dtype_for(tensor.dtype)) for tensor in self._made]
+        return judged_by_product(self._facts.name, map_values(self._read, self._args), results, allowed)
 
     def _is_same_choice(self, value: torch.Tensor, exact: torch.Tensor) -> bool:
         bound = bind(self._facts, map_values(self._read, self._args), self._kwargs)
@@ -281,7 +293,8 @@ class Observed:
     # -- into the ledger
 
     def _note(self) -> None:
-        row, worst = self._row, self._worst
+        row, worst = self._ledger.row(self._facts.name, self._place), self._worst
+        row.unjudged = self._unjudged or row.unjudged
         if worst.tolerance is not None:
             if row.tolerance is None or worst.excess > row.excess:
                 row.excess, row.tolerance = worst.excess, worst.tolerance
@@ -307,12 +320,17 @@ class Observed:
     def _note_branch(self, device: str, reference: str) -> None:
         self._ledger.branches.append(Branch(self._facts.name, self._place, device, reference))
 
-    def _note_nonfinite(self, exact: torch.Tensor) -> None:
-        if self._ledger.first_nonfinite is None and all(map(_is_finite, self._inputs().values())):
-            script = self._save_for(None)
-            self._ledger.first_nonfinite = NonFinite(
-                self._facts.name, self._place, not _is_finite(exact), script
-            )
+    def _note_nonfinite(self, value: torch.Tensor, exact: torch.Tensor) -> None:
+        """Infinities of finite inputs, and NaNs of inputs without: a mask is made of infinities on purpose."""
+        is_nan = _has_nan(value)
+        found = NonFinite(
+            self._facts.name, self._place, _has_nan(exact) if is_nan else not _is_finite(exact), is_nan
+        )
+        if self._ledger.knows_of(found):
+            return
+        inputs = self._inputs().values()
+        if not any(map(_has_nan, inputs)) if is_nan else all(map(_is_finite, inputs)):
+            self._ledger.nonfinite.append(replace(found, script=self._save_for(None)))
 
     def _save_for(self, op: str | None) -> str | None:
         """Write the call as a script, if such are kept; with the inputs as they were."""
@@ -367,6 +385,10 @@ def _kept(known: Difference, max_abs: float, pair: Pair | None) -> Difference:
 
 def _is_finite(tensor: torch.Tensor) -> bool:
     return bool(torch.isfinite(tensor).all()) if tensor.is_floating_point() or tensor.is_complex() else True
+
+
+def _has_nan(tensor: torch.Tensor) -> bool:
+    return bool(torch.isnan(tensor).any())
 
 
 def _version(tensor: torch.Tensor) -> int | None:

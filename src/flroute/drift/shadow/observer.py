@@ -84,6 +84,10 @@ class Observer:
         self.carried = Carried(reference.dtype_for)
         self.judge = Judge(reference.roundings)
 
+    def __deepcopy__(self, _memo: Any) -> Observer:
+        """A copied tensor goes on in the same record."""
+        return self
+
     def call(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run ``op`` on device tensors; the result is the device's."""
         self._ask_for_overdue()
@@ -100,7 +104,8 @@ class Observer:
 
     def close(self) -> None:
         """It is over: what is carried is let go of, and what is still due is asked for."""
-        self._ask_for_overdue()
+        for _ in range(2):
+            self._ask_for_overdue()
         self.carried.clear()
 
     def _ask_for_overdue(self) -> None:

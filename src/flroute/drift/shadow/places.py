@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -17,16 +18,19 @@ from flroute.vocabulary import Phase
 
 
 class Places:
-    """The place of this moment.
+    """The place of this moment, in one thread.
 
     Attributes:
         step: of the shadowed model.
+        elsewhere: calls of modules in other threads.
     """
 
     def __init__(self) -> None:
         self.step = -1
         self._modules: list[str] = []
         self._optimizing = False
+        self.elsewhere = 0
+        self._thread = threading.current_thread()
 
     def here(self) -> Place:
         """Where a call is made that is made now."""
@@ -39,7 +43,8 @@ class Places:
 
     @contextmanager
     def kept_up(self) -> Iterator[None]:
-        """Inside, modules and optimizers of the process are listened to."""
+        """Inside, modules and optimizers are listened to, in this thread."""
+        self._thread = threading.current_thread()
         with ExitStack() as undo:
             undo.enter_context(marked())
             undo.enter_context(module_ranges(self._enter))
@@ -53,6 +58,9 @@ class Places:
         self._optimizing = False
 
     def _enter(self, path: str) -> Callable[[], None]:
+        if threading.current_thread() is not self._thread:
+            self.elsewhere += 1
+            return lambda: None
         self._modules.append(path)
         depth = len(self._modules)
 
@@ -62,7 +70,9 @@ class Places:
         return leave
 
     def _begin(self, _optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        self._optimizing = True
+        if threading.current_thread() is self._thread:
+            self._optimizing = True
 
     def _end(self, _optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        self._optimizing = False
+        if threading.current_thread() is self._thread:
+            self._optimizing = False

@@ -11,6 +11,7 @@ from typing import Any
 
 from flroute.drift.reference import Reference
 from flroute.drift.shadow.ledger import Branch, Call, Ledger, NonFinite, ShadowRow, Violation
+from flroute.report import counted
 from flroute.tables import Grid, TableAndText, page
 
 SCHEMA_VERSION = 1
@@ -82,9 +83,14 @@ class ShadowReport(TableAndText):
         return list(self._ledger.branches)
 
     @property
+    def nonfinite(self) -> list[NonFinite]:
+        """Where infinities and NaNs began: the first of each, in the reference or not; what the reference has not comes first."""
+        return sorted(self._ledger.nonfinite, key=lambda found: (found.in_reference, not found.is_nan))
+
+    @property
     def first_nonfinite(self) -> NonFinite | None:
-        """The first infinity or NaN that came out of an op with finite inputs."""
-        return self._ledger.first_nonfinite
+        """The one of these that tells most."""
+        return next(iter(self.nonfinite), None)
 
     @property
     def drawn(self) -> list[str]:
@@ -95,6 +101,11 @@ class ShadowReport(TableAndText):
     def unjudged(self) -> dict[str, str]:
         """Ops that the reference cannot compute, and why."""
         return {row.op: row.unjudged for row in self.rows() if row.unjudged is not None}
+
+    @property
+    def elsewhere(self) -> int:
+        """How many calls of modules other threads made, as DataParallel does: these were not looked at."""
+        return self._ledger.elsewhere
 
     @property
     def scripts(self) -> dict[str, str]:
@@ -117,8 +128,9 @@ class ShadowReport(TableAndText):
             "rows": [_plain(asdict(row)) for row in self.rows()],
             "violations": [_plain(asdict(v)) for v in self.violations],
             "branches": [_plain(asdict(b)) for b in self.branches],
-            "first_nonfinite": _plain(self.first_nonfinite and asdict(self.first_nonfinite)),
+            "nonfinite": [_plain(asdict(found)) for found in self.nonfinite],
             "drawn": self.drawn,
+            "elsewhere": self.elsewhere,
             "scripts": self.scripts,
         }
 
@@ -146,14 +158,17 @@ class ShadowReport(TableAndText):
             f"another branch: {b.op}{_at(b.place)} says {b.device} on the device, {b.reference} in the reference"
             for b in self.branches
         ]
-        if (found := self.first_nonfinite) is not None:
+        for found in self.nonfinite:
+            what = "NaN" if found.is_nan else "infinity"
             whose = "as in the reference" if found.in_reference else "the reference has none"
             saved = f"; run it again: python {found.script}" if found.script else ""
-            lines.append(f"first infinity or NaN: {found.op}{_at(found.place)}, {whose}{saved}")
+            lines.append(f"first {what}: {found.op}{_at(found.place)}, {whose}{saved}")
         lines += [f"run it again: python {script}" for script in self.scripts.values()]
         if self.drawn:
             lines.append(f"random, drawn by the device for both: {', '.join(self.drawn)}")
         lines += [f"not judged: {op}: {why}" for op, why in self.unjudged.items()]
+        if self.elsewhere:
+            lines.append(f"not looked at: {counted(self.elsewhere, 'call')} of modules in other threads")
         return lines
 
     def _grid(self) -> Grid:

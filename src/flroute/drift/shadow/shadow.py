@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from flroute import activation
 from flroute.drift.reference import reference_of
@@ -57,13 +58,18 @@ class _Steps:
     """Puts the mode in force for the steps that are looked at; a step begins where the model is called."""
 
     def __init__(
-        self, mode: ShadowMode, observer: Observer, places: Places, sample: float, seed: int
+        self,
+        model: torch.nn.Module,
+        mode: ShadowMode,
+        observer: Observer,
+        places: Places,
+        sample: float,
+        seed: int,
     ) -> None:
-        self._mode, self._observer, self._places = mode, observer, places
+        self._model, self._mode, self._observer, self._places = model, mode, observer, places
         self._sample, self._chance = sample, random.Random(seed)  # noqa: S311 -- which steps are looked at is no secret
         self._thread = threading.current_thread()
         self._depth = dispatch_stack_length()
-        self._listening = ExitStack()
         self._on = self._under_way = False
 
     def begin(self) -> None:
@@ -71,9 +77,22 @@ class _Steps:
         if self._sample >= 1:
             self._switch(on=True)
 
-    def enter(self, _model: torch.nn.Module, _args: Any) -> None:
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Inside, calls of the model are heard of. Nothing is hung on it: it may be copied, and saved whole."""
+        handles = (
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        )
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, module: torch.nn.Module, _args: Any) -> None:
         """The model is called; a call inside of its own call is no step."""
-        if threading.current_thread() is not self._thread or self._under_way:
+        if module is not self._model or self._under_way or threading.current_thread() is not self._thread:
             return
         self._under_way = True
         self._places.begin_step()
@@ -81,9 +100,9 @@ class _Steps:
             self._observer.carried.clear()
             self._switch(on=self._chance.random() < self._sample)
 
-    def leave(self, _model: torch.nn.Module, _args: Any, _output: Any) -> None:
+    def _leave(self, module: torch.nn.Module, _args: Any, _output: Any) -> None:
         """The call is over, or has raised."""
-        if threading.current_thread() is self._thread:
+        if module is self._model and threading.current_thread() is self._thread:
             self._under_way = False
 
     def end(self) -> None:
@@ -166,14 +185,16 @@ def shadow(
 def _scope(
     model: torch.nn.Module, observer: Observer, places: Places, sample: float, seed: int
 ) -> Iterator[ShadowReport]:
-    steps = _Steps(ShadowMode(observer), observer, places, sample, seed)
+    steps = _Steps(model, ShadowMode(observer), observer, places, sample, seed)
     with ExitStack() as undo:
         undo.enter_context(places.kept_up())
-        undo.callback(model.register_forward_pre_hook(steps.enter, prepend=True).remove)
-        undo.callback(model.register_forward_hook(steps.leave, always_call=True).remove)
+        undo.enter_context(steps.listening())
         _thread.observers.append(observer)
         undo.callback(_thread.observers.remove, observer)
         undo.callback(steps.end)
         undo.callback(observer.close)
         steps.begin()
-        yield ShadowReport(observer.ledger, observer.reference)
+        try:
+            yield ShadowReport(observer.ledger, observer.reference)
+        finally:
+            observer.ledger.elsewhere = places.elsewhere

@@ -16,7 +16,7 @@ from flroute.drift.shadow.places import Places
 from flroute.drift.shadow.report import ShadowReport
 from flroute.drift.shadow.shadow import innermost_observer
 from flroute.errors import ShadowError
-from flroute.torch_compat import set_geometry, share_storage, storage_key, wrapper_of
+from flroute.torch_compat import set_geometry, share_storage, skip_in_dynamo, storage_key, wrapper_of
 
 
 class ShadowTensor(torch.Tensor):
@@ -92,14 +92,9 @@ class ShadowTensor(torch.Tensor):
     def __repr__(self, **_contents: Any) -> str:  # type: ignore[override]
         return f"ShadowTensor({self._value!r})"
 
-    def __tensor_flatten__(self) -> tuple[list[str], Observer]:
-        return ["_value"], self._observer
-
-    @staticmethod
-    def __tensor_unflatten__(
-        inner: dict[str, torch.Tensor], observer: Observer, _size: Any, _stride: Any
-    ) -> ShadowTensor:
-        return ShadowTensor(inner["_value"], observer)
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """What is saved is the device's value, an ordinary tensor: a record is of one process."""
+        return self._value.__reduce_ex__(protocol)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # PyTorch's own stub leaves the function out
@@ -113,6 +108,11 @@ class ShadowTensor(torch.Tensor):
         wrapped = _wrapped_like(given, result, observer)
         _sharing_memory(given, wrapped)
         return wrapped
+
+
+skip_in_dynamo(
+    ShadowTensor.__torch_dispatch__
+)  # compiled functions run as they stand: each call is to be seen
 
 
 def _sharing_memory(given: list[ShadowTensor], wrapped: Any) -> None:
