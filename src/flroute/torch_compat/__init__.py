@@ -50,6 +50,7 @@ from flroute.torch_compat.device_slot import (
     register_device,
     seeding_everything,
 )
+from flroute.torch_compat.flags import flags_may_be_set
 from flroute.torch_compat.modes import (
     BareDispatchMode,
     DefaultDevice,
@@ -182,6 +183,7 @@ __all__ = [
     "fake_refusals",
     "fake_tensors",
     "find_op",
+    "flags_may_be_set",
     "flops_of",
     "from_dlpack",
     "function_stack_length",

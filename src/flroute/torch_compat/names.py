@@ -71,6 +71,7 @@ PRIVATE_NAMES: dict[str, str] = {
     "torch._ops.OpOverload.redispatch": "metadata ops on the host's own implementation",
     "torch._meta_registrations.device_hint": "the device that shape rules are asked for",
     "torch.random._seed_custom_device": "torch.manual_seed reaching the device",
+    "torch.backends.__allow_nonbracketed_mutation": "flags of torch.backends set back after a session",
     "torch._C._dynamo.eval_frame.set_code_exec_strategy": "keeping Dynamo out of the router",
 }
 
