@@ -37,6 +37,9 @@ the same for a block of code, and `FLROUTE_ALIAS=cuda` for every session.
 - Files that `torch.save` writes say `cuda:0`: they can be read on a machine with cuda, and its files here.
 - `torch.compile` returns what it always does, and what it returns runs the code as it stands: in code that Dynamo reads, tensors
   would tell the truth.
+- `torch.version.cuda` is `None`, as with PyTorch for ROCm: nothing of CUDA is installed.
+- `p.data = p.data.cuda()` moves a parameter that an optimizer has; what a graph made stays where it is.
+- A kernel that a script registers for `cuda` with `torch.library` is one for the device, also after the session.
 - A generator of cuda's is one of the host's, from which the device draws.
 - A process with a real CUDA device is refused, unless `--hide-cuda` (`hide_cuda=True`) says that it may be hidden.
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import torch
 from torch.multiprocessing import reductions
 
-from flroute.device import autocast, data_parallel, dlpack
+from flroute.device import autocast, data_parallel, dlpack, pinning
 from flroute.device.serialization import storage_on_device
 from flroute.device.table import DEVICE_TYPE, device_at, to_index
 from flroute.device.tensors import is_on_device, resize_memory
@@ -121,18 +121,13 @@ def _cannot_be_sent(what: str) -> NoReturn:
 
 def _pin_nothing() -> None:
     """Host memory needs no pinning for the device: ``pin_memory()`` gives the tensor itself."""
-    if not _has_own_pinned_memory():
+    if not pinning.can_be_pinned():
         library = _library()
-        library.impl("is_pinned", lambda tensor, device=None: False, "CPU")  # noqa: ARG005
+        library.impl("is_pinned", lambda tensor, device=None: pinning.is_pinned(tensor), "CPU")  # noqa: ARG005
         library.impl("pin_memory", lambda tensor, device=None: tensor, "CPU")  # noqa: ARG005
         library.impl("_pin_memory", lambda tensor, device=None: tensor.clone(), "CPU")  # noqa: ARG005
         # the tensor that comes back has its history already
         library.impl("pin_memory", torch.library.fallthrough_kernel, "AutogradCPU")
-
-
-def _has_own_pinned_memory() -> bool:
-    """Whether this machine has an accelerator whose PyTorch backend pins host memory."""
-    return any(backend.is_available() for backend in (torch.cuda, torch.xpu, torch.mtia))
 
 
 @functools.cache

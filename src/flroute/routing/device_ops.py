@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flroute.device import pinning
 from flroute.device.table import DEVICE_TYPE
 from flroute.routing import transfers
 from flroute.routing.accounting import Counts
@@ -73,12 +74,16 @@ def view_handler(router: Router, facts: OpFacts) -> Plan:
 
 
 def _own(function: Callable[..., Any]) -> Callable[[Router, OpFacts], Plan]:
-    """A handler for an op that ``transfers`` implements for every device; host tensors stay with PyTorch."""
+    """A handler for an op that ``transfers`` implements for every device; host tensors stay with PyTorch.
+
+    These are not pinned for a device that needs no pinning: DDP that looks for unused parameters asks for it, in C++.
+    """
     kernel = f"fl/device:{function.__name__}"
 
     def make(router: Router, facts: OpFacts) -> Plan:
         plans: dict[tuple[Any, ...], Plan] = {}
         on_sparse = ComputeHandler(router, facts)
+        pins = pinning.can_be_pinned()
 
         def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if concerns_sparse(args, kwargs):
@@ -86,6 +91,8 @@ def _own(function: Callable[..., Any]) -> Callable[[Router, OpFacts], Plan]:
             tensors = tensors_in(args, kwargs)
             device = device_of_call(tensors, args, kwargs)
             if device is None:
+                if not pins and kwargs.get("pin_memory"):
+                    return pinning.pinned(facts.op(*args, **{**kwargs, "pin_memory": False}))
                 return facts.op(*args, **kwargs)
             key = (device.name, *[tensor.dtype for tensor in tensors])
             plan = plans.get(key)

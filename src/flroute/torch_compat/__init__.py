@@ -56,6 +56,7 @@ from flroute.torch_compat.modes import (
     DefaultDevice,
     LeftInAnyOrder,
     above_in_dispatch_stack,
+    default_device_kept,
     dispatch_stack_length,
     function_stack_length,
     on_top_of_dispatch_stack,
@@ -100,7 +101,7 @@ from flroute.torch_compat.ops import (
     schema_of,
     without_host_autocast,
 )
-from flroute.torch_compat.profiler import DeviceRow, DeviceWork, join_profiler, sees_device
+from flroute.torch_compat.profiler import MEMORY_HISTORY, DeviceRow, DeviceWork, join_profiler, sees_device
 from flroute.torch_compat.shape_rules import (
     fake_like,
     fake_refusals,
@@ -140,6 +141,7 @@ __all__ = [
     "COLLECTIVE_NAMES",
     "ENGINE_ENTRIES",
     "HOST_KEYS",
+    "MEMORY_HISTORY",
     "MODULE_CALL",
     "OLDEST",
     "PRIVATEUSE1",
@@ -175,6 +177,7 @@ __all__ = [
     "counts_offsets",
     "current_node",
     "decomposition_of",
+    "default_device_kept",
     "device_owner",
     "dispatch_stack_length",
     "dynamo_is_imported",
