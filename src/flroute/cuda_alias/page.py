@@ -51,8 +51,9 @@ Threads that are started inside a session hear of cuda until it ends; those that
 `session.attach()`. A session of `flroute run` ends with the process, after its threads, its executors and the handlers that the
 script gave to `atexit`. Processes that a script under `flroute run` starts (`torch.multiprocessing.spawn`, workers of a DataLoader,
 a program of its own) get the same device and policy: `FLROUTE_SESSION=1` in their environment has `import torch` open a session for
-the whole process. Their reports are not shown. In both, what flroute logs as info, such as each route, is kept out of the script's
-own log: `logging.getLogger("flroute").setLevel(logging.INFO)` shows it.
+the whole process. What they did is added up in the report, which says how many they were, and how many left none because they
+were killed or are running still; under torchrun each rank has a report of its own. In both, what flroute logs as info, such as
+each route, is kept out of the script's own log: `logging.getLogger("flroute").setLevel(logging.INFO)` shows it.
 
 ## What it costs
 
