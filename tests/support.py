@@ -67,7 +67,8 @@ def redirected_names(session: Session) -> set[str]:
 
 def allow_global_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's own test modules forbid ``torch.backends.cudnn.benchmark = True`` for the whole process once they are imported."""
-    monkeypatch.setattr("torch.backends.__allow_nonbracketed_mutation_flag", True)
+    module = torch.backends.m  # type: ignore[attr-defined]  # what torch.backends stands before
+    monkeypatch.setattr(module, "__allow_nonbracketed_mutation_flag", True)
 
 
 class Vendors:

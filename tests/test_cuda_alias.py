@@ -302,7 +302,9 @@ def test_what_the_device_cannot_be_is_refused_by_name(session: flroute.Session) 
         (lambda: torch.cuda.CUDAGraph(), "torch.cuda.CUDAGraph"),
         (lambda: torch.cuda.graph(None), "torch.cuda.graph"),
         (lambda: torch.cuda.make_graphed_callables(nn.Linear(2, 2), ()), "torch.cuda.make_graphed_callables"),
-        (lambda: torch.cuda.cudart(), "torch.cuda.cudart"),
+        (lambda: torch.cuda.cudart().cudaMemGetInfo(0), r"torch.cuda.cudart\(\).cudaMemGetInfo"),
+        (lambda: torch.cuda.nccl.version(), "torch.cuda.nccl.version"),
+        (lambda: torch.cuda.memory._record_memory_history(), "torch.cuda.memory._record_memory_history"),
         (lambda: torch.cuda.temperature(), "torch.cuda.temperature"),
         (lambda: torch.cuda.comm.broadcast(torch.ones(2), [0]), "torch.cuda.comm.broadcast"),
     ):

@@ -125,6 +125,20 @@ def test_what_a_script_sets_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
+def test_what_a_script_sets_is_undone_though_pytorch_forbids_setting_it_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    allow_global_flags(monkeypatch)
+    before = torch.backends.cudnn.benchmark
+    with flroute.enable(alias=("cuda",)):
+        torch.backends.cudnn.benchmark = not before
+        torch.backends.disable_global_flags()
+        with pytest.raises(RuntimeError, match="not allowed to set"):
+            torch.backends.cudnn.benchmark = before
+    assert torch.backends.cudnn.benchmark is before
+    assert torch.backends.flags_frozen()
+
+
 def test_a_second_thread_leaves_nothing() -> None:
     def work() -> None:
         with flroute.enable(alias=("cuda",)):

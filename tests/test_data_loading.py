@@ -135,7 +135,7 @@ def test_pinning() -> None:
         host.to(REFERENCE).pin_memory()
     with pytest.raises(flroute.DeviceError, match="only host tensors can be pinned"):
         torch.empty(3, device=REFERENCE, pin_memory=True)
-    with pytest.raises(
-        NotImplementedError, match="getPinnedMemoryAllocator"
-    ):  # the page on torch.fl says what to do
-        torch.empty(3, pin_memory=True)
+    staging = torch.empty(3, pin_memory=True)
+    assert staging.is_pinned()
+    assert not torch.empty(3).is_pinned()
+    assert staging.fill_(2).to(REFERENCE, non_blocking=True).tolist() == [2.0] * 3

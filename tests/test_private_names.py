@@ -27,7 +27,7 @@ def dotted(node: ast.AST) -> list[str]:
 
 
 def private(part: str) -> bool:
-    return part.startswith("_") and not part.startswith("__")
+    return part.startswith("_") and not part.endswith("__")
 
 
 def private_names_in(source: str) -> Iterator[str]:

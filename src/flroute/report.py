@@ -50,6 +50,8 @@ class Report:
         trace_path: where the decisions were written, if they were.
         lost_records: how many of these could not be written.
         redirected: what named cuda and reached the device.
+        reported: how many processes that this one started are added in.
+        silent: how many of them left no report.
 
     Example:
         >>> from flroute import Decision, Reason, Route
@@ -71,12 +73,15 @@ class Report:
         trace_path: str | None = None,
         lost_records: int = 0,
         redirected: Sequence[Redirected] = (),
+        reported: int = 0,
+        silent: int = 0,
     ) -> None:
         self.decisions = tuple(decisions)
         self.device = device
         self.settings = dict(settings or {})
         self.trace_path, self.lost_records = trace_path, lost_records
         self.redirected = tuple(redirected)
+        self.reported, self.silent = reported, silent
         self._order: Callable[[Decision], Any] | None = None  # of the table's lines; ``None`` as first taken
 
     @property
@@ -139,6 +144,15 @@ class Report:
         report._order = ORDERS[key]
         return report
 
+    def of_processes(
+        self, decisions: Sequence[Decision], redirected: Sequence[Redirected], *, reported: int, silent: int
+    ) -> Report:
+        """The same report with what other processes did; the arguments are those of the class."""
+        report = copy.copy(self)
+        report.decisions, report.redirected = tuple(decisions), tuple(redirected)
+        report.reported, report.silent = reported, silent
+        return report
+
     def grouped_by(self, key: str) -> Groups:
         """What the decisions add up to by op, module, route or phase, the group with most calls first.
 
@@ -194,6 +208,7 @@ class Report:
             "settings": {name: _plain(value) for name, value in self.settings.items()},
             "trace_path": self.trace_path,
             "lost_records": self.lost_records,
+            "processes": {"reported": self.reported, "silent": self.silent},
             "native_share": self.native_share,
             "bytes_to_host": self.bytes_to_host,
             "bytes_to_device": self.bytes_to_device,
@@ -225,6 +240,12 @@ class Report:
             for d in fallbacks
         ]
         lines += self._redirected_in_words()
+        if self.reported:
+            lines.append(f"of this process and {counted(self.reported, 'other')} that it started")
+        if self.silent:
+            lines.append(
+                f"without {counted(self.silent, 'process')} that it started, which left no report: killed, or running still"
+            )
         if self.capped:
             lines.append(
                 f"signatures beyond the first {MAX_SIGNATURES} of an op are added up: {', '.join(self.capped)}"
@@ -338,7 +359,8 @@ def _percent(share: float) -> str:
 
 def counted(number: int, word: str) -> str:
     """A number with its word, ``1 call`` or ``2 calls``."""
-    return f"{number:,} {word}" + ("" if number == 1 else "s")
+    plural = "es" if word.endswith("s") else "s"
+    return f"{number:,} {word}" + ("" if number == 1 else plural)
 
 
 def _plain(value: Any) -> Any:

@@ -209,6 +209,13 @@ class Session(ContextDecorator, AbstractContextManager["Session"]):
         self.router.log.warn_on_fallback = settings.fallback is FallbackPolicy.WARN
         self.router.invalidate()
 
+    def count_anew(self) -> None:
+        """Forget what was counted: in a forked process, that of the one it was forked from."""
+        self.router.log.count_anew()
+        self.router.invalidate()
+        if self._alias is not None:
+            self._alias.uses.count_anew()
+
     @property
     def decisions(self) -> list[Decision]:
         """Every decision so far, in the order first taken."""

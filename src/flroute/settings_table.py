@@ -45,6 +45,7 @@ class Settings:
         default_vendor: the vendor whose devices come first.
         autoload: whether a bare ``import torch`` registers the device; ``None`` decides by itself.
         session: whether importing PyTorch opens a session for the rest of the process.
+        reports: folder in which such a session leaves its report as the process ends.
         cache_dir: folder for compiled kernels; ``None`` is ``flroute`` in the user's cache folder.
         cache_limit: how many bytes of compiled kernels are kept.
         alloc_conf: how devices' pools behave, by cuda's names; see ``flroute.alloc_conf``.
@@ -71,6 +72,7 @@ class Settings:
     default_vendor: str = "reference"
     autoload: bool | None = None
     session: bool = False
+    reports: str | None = None
     cache_dir: str | None = None
     cache_limit: int = 2**29
     alloc_conf: Mapping[str, int | float] = field(default_factory=dict)
@@ -149,6 +151,10 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "session", "`import torch` opens a session for the rest of the process",
             values.flag, values.flag_from_text, in_files=False, in_arguments=False,
+        ),
+        Setting(
+            "reports", "folder in which such a session leaves its report, as JSON",
+            values.path, in_files=False, in_arguments=False,
         ),
         Setting("cache_dir", "folder for compiled kernels", values.path, in_arguments=False),
         Setting(

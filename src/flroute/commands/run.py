@@ -62,13 +62,15 @@ def run(
 ) -> None:
     """Run a script that was written for cuda, unmodified: inside it, cuda is a device of flroute's.
 
-    Its exit code and its traceback are the script's own. What was redirected, and what fell back, is reported at the end.
+    Its exit code and its traceback are the script's own. What was redirected, and what fell back, in it and in the processes that
+    it started, is reported at the end.
     """
     arguments = list(target or [])
     if module is None and not arguments:
         fail("which script? flroute run script.py [args]..., or flroute run -m package.module [args]...")
     with errors_in_words():
         import flroute
+        from flroute.child_reports import folder_for_reports
         from flroute.process_session import as_quiet_as_python
 
         wanted = script.Module(module) if module is not None else script.File(arguments.pop(0))
@@ -82,9 +84,10 @@ def run(
         )
         session.start()
     end = ExitStack()
-    end.callback(_tell, session, report)
+    folder = end.enter_context(folder_for_reports())
+    end.callback(_tell, session, report, folder)
     end.enter_context(as_quiet_as_python())
-    end.enter_context(_for_children(session))
+    end.enter_context(_for_children(session, folder))
     end.callback(session.close)
     atexit.register(
         end.close
@@ -93,11 +96,14 @@ def run(
 
 
 @contextmanager
-def _for_children(session: Session) -> Iterator[None]:
-    """Processes that the script starts open a session like this one when they import PyTorch."""
+def _for_children(session: Session, folder: Path) -> Iterator[None]:
+    """Processes that the script starts open a session like this one when they import PyTorch; forked ones have this one."""
+    from flroute.child_reports import ReportOfProcess
+
     settings = session.settings
     told = {
         "FLROUTE_SESSION": "1",
+        "FLROUTE_REPORTS": str(folder),
         "FLROUTE_ALIAS": ",".join(settings.alias),
         "FLROUTE_FALLBACK": settings.fallback.value,
         "FLROUTE_DEVICE": session.device.vendor_device,
@@ -105,9 +111,11 @@ def _for_children(session: Session) -> Iterator[None]:
     }
     before = {name: os.environ.get(name) for name in told}
     os.environ.update(told)
+    of_forked = ReportOfProcess(session, folder)
     try:
         yield
     finally:
+        del of_forked
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -115,10 +123,12 @@ def _for_children(session: Session) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _tell(session: Session, path: Path | None) -> None:
+def _tell(session: Session, path: Path | None, folder: Path) -> None:
     from rich.console import Console
 
-    report = session.report()
+    from flroute.child_reports import with_children
+
+    report = with_children(session.report(), folder)
     rank = os.environ.get("RANK")
     if path is None:
         console = Console(stderr=True)

@@ -13,7 +13,7 @@ from flroute.cuda_alias.uses import Uses
 from flroute.device import table
 from flroute.device.table import Device
 from flroute.errors import AliasError
-from flroute.torch_compat import not_traced
+from flroute.torch_compat import default_device_kept, not_traced
 
 
 class Alias:
@@ -48,7 +48,7 @@ class Alias:
         """Have the calls of this thread hear of cuda."""
         mode = CudaMode(self)
         modes = _thread.modes
-        with mode:
+        with default_device_kept(), mode:
             modes.append(mode)
             _let_innermost_answer(modes)
             try:

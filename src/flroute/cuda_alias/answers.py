@@ -76,6 +76,16 @@ def default_device(original: Any) -> Any:
     return get
 
 
+def device_of(original: Any) -> Any:
+    """The attribute ``device`` of streams and events."""
+
+    def device(self: Any) -> torch.device | None:
+        told: torch.device | None = original.__get__(self)
+        return told if told is None or is_own(asker(1)) else _said_of(told)
+
+    return property(device)
+
+
 def current_accelerator(original: Any) -> Any:
     """``torch.accelerator.current_accelerator``."""
 
@@ -160,17 +170,21 @@ def packed_is_cuda(original: Any) -> Any:
 
 
 def default_tensor_type(original: Any) -> Any:
-    """``torch.set_default_tensor_type``."""
+    """``torch.set_default_tensor_type``; a type of the host's takes back the device that one of cuda's stood for."""
+    placed = False
 
     @functools.wraps(original)
     def set_type(kind: Any) -> None:
+        nonlocal placed
         dtype = dtype_of(kind)
         if dtype is None:
             original(kind)
-            return
-        current().uses.add("torch.set_default_tensor_type", asker(1))
-        torch.set_default_dtype(dtype)
-        torch.set_default_device(current().ordinals.device(ALIAS))
+        else:
+            current().uses.add("torch.set_default_tensor_type", asker(1))
+            torch.set_default_dtype(dtype)
+        if placed or dtype is not None:
+            torch.set_default_device(None if dtype is None else current().ordinals.device(ALIAS))
+            placed = dtype is not None
 
     return set_type
 
@@ -183,6 +197,26 @@ def autocast_gpu_dtype(original: Any) -> Any:
         return torch.get_autocast_dtype(DEVICE_TYPE)
 
     return get
+
+
+def set_autocast_gpu_dtype(original: Any) -> Any:
+    """``torch.set_autocast_gpu_dtype``."""
+
+    @functools.wraps(original)
+    def set_dtype(dtype: torch.dtype) -> None:
+        torch.set_autocast_dtype(DEVICE_TYPE, dtype)
+
+    return set_dtype
+
+
+def full_memory(_original: Any) -> Any:
+    """``flroute.device.out_of_memory.opening``: the words by which scripts and their libraries tell this error from others."""
+    return lambda: "CUDA out of memory. "
+
+
+def amp_is_there(original: Any) -> Any:
+    """``torch.cuda.amp.common.amp_definitely_not_available``."""
+    return functools.wraps(original)(lambda: not any_open())
 
 
 def generator(original: Any) -> Any:
@@ -269,37 +303,6 @@ def fork_rng(original: Any) -> Any:
     return fork
 
 
-def profile(original: Any) -> Any:
-    """``torch.profiler.profile.__init__``."""
-    cuda, ours = torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.PrivateUse1
-
-    @functools.wraps(original)
-    def init(self: Any, *, activities: Any = None, use_cuda: bool | None = None, **kwargs: Any) -> None:
-        asked = [*(activities or ())]
-        if use_cuda or cuda in asked:
-            current().uses.add("torch.profiler.profile", asker(1))
-            kept = [activity for activity in asked if activity is not cuda]
-            activities = [*(kept or [torch.profiler.ProfilerActivity.CPU]), ours]
-        original(self, activities=activities, **kwargs)
-
-    return init
-
-
-def old_profile(original: Any) -> Any:
-    """``torch.autograd.profiler.profile.__init__``."""
-
-    @functools.wraps(original)
-    def init(
-        self: Any, *args: Any, use_cuda: bool = False, use_device: str | None = None, **kwargs: Any
-    ) -> None:
-        if use_cuda or use_device == ALIAS:
-            current().uses.add("torch.autograd.profiler.profile", asker(1))
-            use_device = DEVICE_TYPE
-        original(self, *args, use_device=use_device, **kwargs)
-
-    return init
-
-
 # torch.compile --------------------------------------------------------------------------------------------------------
 
 
@@ -330,8 +333,8 @@ def compiled(original: Any) -> Any:
 # Where PyTorch and Python call the user's code ------------------------------------------------------------------------
 
 
-def in_backward(original: Any) -> Any:
-    """The entry of autograd's engine: ``Tensor.backward`` gets there with the mode set aside."""
+def hears_of_cuda(original: Any) -> Any:
+    """For what PyTorch calls with the mode set aside, such as the engine of autograd below ``Tensor.backward``."""
 
     @functools.wraps(original)
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -40,6 +40,9 @@ the same for a block of code, and `FLROUTE_ALIAS=cuda` for every session.
   `torch.cuda.synchronize()`), and functions that were allowed in graphs, run as they stand, outside of a graph; each is named in
   the log, and `fullgraph=True` is not insisted on. Inductor has no code for the device: its graphs run op by op, as those of
   `aot_eager` do. Compiled code is for what cuda meant to it: other devices, or none, compile it anew.
+- `torch.version.cuda` is `None`, as with PyTorch for ROCm: nothing of CUDA is installed.
+- `p.data = p.data.cuda()` moves a parameter that an optimizer has; what a graph made stays where it is.
+- A kernel that a script registers for `cuda` with `torch.library` is one for the device, also after the session.
 - A generator of cuda's is one of the host's, from which the device draws.
 - A process with a real CUDA device is refused, unless `--hide-cuda` (`hide_cuda=True`) says that it may be hidden.
 
@@ -51,8 +54,9 @@ Threads that are started inside a session hear of cuda until it ends; those that
 `session.attach()`. A session of `flroute run` ends with the process, after its threads, its executors and the handlers that the
 script gave to `atexit`. Processes that a script under `flroute run` starts (`torch.multiprocessing.spawn`, workers of a DataLoader,
 a program of its own) get the same device and policy: `FLROUTE_SESSION=1` in their environment has `import torch` open a session for
-the whole process. Their reports are not shown. In both, what flroute logs as info, such as each route, is kept out of the script's
-own log: `logging.getLogger("flroute").setLevel(logging.INFO)` shows it.
+the whole process. What they did is added up in the report, which says how many they were, and how many left none because they
+were killed or are running still; under torchrun each rank has a report of its own. In both, what flroute logs as info, such as
+each route, is kept out of the script's own log: `logging.getLogger("flroute").setLevel(logging.INFO)` shows it.
 
 ## What it costs
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from flroute.torch_compat import not_traced
+from flroute.torch_compat import flags_may_be_set, not_traced
 
 _ABSENT = object()
 
@@ -148,7 +148,8 @@ def _restore(owner: Any, name: str, saved: Any) -> None:
 
 def _set_back(owner: Any, name: str, value: Any) -> None:
     if getattr(owner, name) != value:
-        setattr(owner, name, value)
+        with flags_may_be_set():
+            setattr(owner, name, value)
 
 
 def find(dotted: str) -> Any | None:

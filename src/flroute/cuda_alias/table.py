@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.cuda.comm  # which import torch leaves out
 
-from flroute.cuda_alias import answers, process_groups
+from flroute.cuda_alias import answers, custom_ops, process_groups, profilers
 from flroute.cuda_alias.alias import current
 from flroute.cuda_alias.patches import Patch
 from flroute.cuda_alias.replacements import (
@@ -25,11 +25,10 @@ from flroute.cuda_alias.replacements import (
 from flroute.cuda_alias.tensor_types import DTYPES, stand_in
 from flroute.device import torch_fl
 from flroute.device.torch_fl.absent import why_absent
-from flroute.torch_compat import ENGINE_ENTRIES
+from flroute.torch_compat import ENGINE_ENTRIES, MEMORY_HISTORY
 
 _CUDA = "torch.cuda"
 _PARTS = ("memory", "streams", "random", "graphs")
-_NO_EFFECT = "it marks ranges for NVIDIA's profilers, which see nothing here; use torch.profiler"
 _NOT_THERE = (
     "torch.cuda.nccl",
     "torch.cuda.comm",
@@ -38,6 +37,7 @@ _NOT_THERE = (
     "torch.cuda.jiterator",
 )
 
+_ACCEPTED_AS = f"accepted: {profilers.NO_EFFECT}"
 _ACCEPTED = {
     "torch.cuda.nvtx": ("range_push", "range_pop", "mark", "range_start", "range_end"),
     "torch.cuda.profiler": ("start", "stop"),
@@ -74,7 +74,7 @@ def patches() -> Iterator[Patch]:
     yield from _of_devices()
     yield from _of_collectives()
     for owner, name in ENGINE_ENTRIES:
-        yield Patch(owner, name, answers.in_backward, "hooks and functions of the user's hear of cuda, too")
+        yield Patch(owner, name, answers.hears_of_cuda, "hooks and functions of the user's hear of cuda, too")
     yield Patch(
         "threading.Thread", "start", answers.start_thread, "threads that are started hear of cuda, too"
     )
@@ -94,7 +94,10 @@ def _of_torch_cuda() -> Iterator[Patch]:
                 yield Patch(owner, name, refused(f"{owner}.{name}", why), why, refuses=True)
     for owner, names in _ACCEPTED.items():
         for name in names:
-            yield Patch(owner, name, accepted(f"{owner}.{name}", _NO_EFFECT), f"accepted: {_NO_EFFECT}")
+            yield Patch(owner, name, accepted(f"{owner}.{name}", profilers.NO_EFFECT), _ACCEPTED_AS)
+    for name in MEMORY_HISTORY:
+        why = profilers.NO_HISTORY
+        yield Patch(f"{_CUDA}.memory", name, refused(f"{_CUDA}.memory.{name}", why), why, refuses=True)
 
 
 def _of_name(owner: str, name: str) -> Iterator[Patch]:
@@ -105,6 +108,8 @@ def _of_name(owner: str, name: str) -> Iterator[Patch]:
         )
     elif name in answers.OF_CUDA:
         yield Patch(owner, name, answered(said, answers.OF_CUDA[name]), "in terms of cuda's numbers")
+    elif name in profilers.OF_CUDA:
+        yield Patch(owner, name, answered(said, profilers.OF_CUDA[name]), _ACCEPTED_AS)
     elif name in torch_fl.__all__:
         theirs = getattr(torch_fl, name)
         if callable(theirs):
@@ -122,6 +127,7 @@ def _of_devices() -> Iterator[Patch]:
         ("torch", "set_autocast_enabled", answers.of_autocast, "the device's"),
         ("torch", "get_device_module", answers.device_module, "`torch.cuda`"),
         ("torch", "get_autocast_gpu_dtype", answers.autocast_gpu_dtype, "the device's"),
+        ("torch", "set_autocast_gpu_dtype", answers.set_autocast_gpu_dtype, "the device's"),
         ("torch", "Generator", answers.generator, "the host's, from which the device draws"),
         ("torch", "compile", answers.compiled, "`fullgraph=True` is not insisted on"),
         ("torch.nn.DataParallel", "__init__", answers.data_parallel, "over cuda's devices"),
@@ -129,11 +135,19 @@ def _of_devices() -> Iterator[Patch]:
         ("torch.serialization", "load", answers.load, "a number is cuda's"),
         ("flroute.device.serialization", "name_of", answers.file_name, "files say cuda"),
         ("flroute.device.serialization", "index_of", answers.file_index, "files that say cuda are read"),
+        ("flroute.device.out_of_memory", "opening", answers.full_memory, "begins with `CUDA out of memory`"),
+        ("torch.library.Library", "__init__", custom_ops.made, "kernels for cuda are for the device"),
+        ("torch.library.Library", "impl", custom_ops.registered, "kernels for cuda are for the device"),
+        ("flroute.device.torch_fl.streams.Stream", "device", answers.device_of, "says cuda"),
+        ("flroute.device.torch_fl.streams.Event", "device", answers.device_of, "says cuda"),
+        ("torch.cuda.amp.common", "amp_definitely_not_available", answers.amp_is_there, "false"),
         ("torch.nn.Module", "to", answers.module_to, "a number is cuda's"),
         ("torch.amp.GradScaler", "__init__", answers.grad_scaler, "for the device"),
         ("torch.random", "fork_rng", answers.fork_rng, "of the devices"),
-        ("torch.profiler.profile", "__init__", answers.profile, "ProfilerActivity.CUDA is the device's"),
-        ("torch.autograd.profiler.profile", "__init__", answers.old_profile, "`use_cuda=True` is of the device"),
+        ("torch.profiler", "supported_activities", profilers.supported_activities, "says cuda"),
+        ("torch.profiler.profile", "__init__", profilers.profile, "ProfilerActivity.CUDA is the device's"),
+        ("torch.autograd.profiler.profile", "__init__", profilers.old_profile, "`use_cuda=True` is of the device"),
+        ("torch.autograd.profiler.emit_nvtx", "__init__", profilers.emit_nvtx, _ACCEPTED_AS),
         ("torch.nn.utils.rnn.PackedSequence", "is_cuda", answers.packed_is_cuda, "says cuda"),
         ("torch.backends.cuda", "is_built", answered("torch.backends.cuda.is_built", lambda: True), "true"),
         ("torch.accelerator", "current_accelerator", answers.current_accelerator, "says cuda"),
@@ -178,4 +192,9 @@ def _named(owner: str, name: str) -> str:
 
 
 def _names(module: Any) -> list[str]:
-    return [name for name in getattr(module, "__all__", dir(module)) if not name.startswith("_")]
+    """What it offers: the list it gives, and functions of its own that the list leaves out."""
+    own = [
+        name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__
+    ]
+    names = {*getattr(module, "__all__", dir(module)), *own}
+    return sorted(name for name in names if not name.startswith("_"))

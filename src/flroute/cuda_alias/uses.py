@@ -25,6 +25,11 @@ class Uses:
         with self._lock:
             self._counts[name, frame.f_code.co_filename, frame.f_lineno] += 1
 
+    def count_anew(self) -> None:
+        """Forget them, in a forked process: of its threads there is this one."""
+        self._lock = threading.Lock()
+        self._counts.clear()
+
     def say_once(self, name: str, what: str) -> None:
         """Log what became of a use that has no effect, the first time."""
         with self._lock:

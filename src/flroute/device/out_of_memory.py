@@ -8,6 +8,11 @@ from flroute.device.pool import PoolFullError, PoolStats
 from flroute.device.table import Device
 
 
+def opening() -> str:
+    """What the message begins with: nothing, unless a program looks for another device's words."""
+    return ""
+
+
 def out_of_memory(device: Device, asked: int, op: str, why: MemoryError) -> torch.OutOfMemoryError:
     """What to raise from ``why``.
 
@@ -20,7 +25,7 @@ def out_of_memory(device: Device, asked: int, op: str, why: MemoryError) -> torc
     device.stats.refused += 1
     total = device.facts.total_memory
     message = (
-        f"{op} on {device.name} ({device.vendor_device}) is out of memory: asked for {asked} bytes; "
+        f"{opening()}{op} on {device.name} ({device.vendor_device}) is out of memory. It asked for {asked} bytes; "
         f"{device.stats.allocated} bytes allocated by live tensors are in use, of {total}."
     )
     advice = "Free tensors or use a smaller batch"

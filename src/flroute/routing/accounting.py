@@ -102,6 +102,14 @@ class DecisionLog:
             self._past.add([tally for page in self._pages[:-1] for tally in page.tallies()])
             del self._pages[:-1]
 
+    def count_anew(self) -> None:
+        """Forget what was counted, in a forked process: of its threads there is this one.
+
+        Whoever asks for it must make the router forget its routes, which hold the counters.
+        """
+        self._lock = threading.Lock()
+        self._pages, self._past = [Book()], Book()
+
     def close(self) -> None:
         """Write the totals to the trace and close it."""
         if self._trace is not None:

@@ -39,11 +39,12 @@ _REACHED_WITHOUT_PYTHON = (
     "aten::set_.source_Tensor",
     "aten::set_",
     "aten::resize_",
+    "aten::record_stream",
     "aten::_to_copy",  # PyTorch's own asks for pinned host memory when told not to block
     "aten::mode.values",  # its composite names the devices it accepts
     "aten::conj_physical_",  # its composite calls the host's kernel without asking the dispatcher
 )
-"""``torch.tensor(..., device="fl")`` and some indexing reach the device with the Python key excluded while a dispatch mode
+"""``torch.tensor(..., device="fl")``, some indexing and FSDP1 reach the device with the Python key excluded while a dispatch mode
 is on the stack; PyTorch then finds only kernels registered by name, and asserts on a boxed fallback (PythonFallbackKernel.cpp)."""
 
 _COMPOSITES = (

@@ -49,11 +49,13 @@ from flroute.torch_compat.device_slot import (
     register_device,
     seeding_everything,
 )
+from flroute.torch_compat.flags import flags_may_be_set
 from flroute.torch_compat.modes import (
     BareDispatchMode,
     DefaultDevice,
     LeftInAnyOrder,
     above_in_dispatch_stack,
+    default_device_kept,
     dispatch_stack_length,
     function_stack_length,
     not_traced,
@@ -102,7 +104,7 @@ from flroute.torch_compat.ops import (
     without_host_autocast,
 )
 from flroute.torch_compat.pinned_memory import PinnedMemoryPatch
-from flroute.torch_compat.profiler import DeviceRow, DeviceWork, join_profiler, sees_device
+from flroute.torch_compat.profiler import MEMORY_HISTORY, DeviceRow, DeviceWork, join_profiler, sees_device
 from flroute.torch_compat.shape_rules import (
     fake_like,
     fake_refusals,
@@ -156,6 +158,7 @@ __all__ = [
     "DYNAMO_NAMES",
     "ENGINE_ENTRIES",
     "HOST_KEYS",
+    "MEMORY_HISTORY",
     "MODULE_CALL",
     "OLDEST",
     "PRIVATEUSE1",
@@ -196,6 +199,7 @@ __all__ = [
     "counts_offsets",
     "current_node",
     "decomposition_of",
+    "default_device_kept",
     "device_owner",
     "dispatch_stack_length",
     "dynamo_imported_aside",
@@ -206,6 +210,7 @@ __all__ = [
     "fake_refusals",
     "fake_tensors",
     "find_op",
+    "flags_may_be_set",
     "flops_of",
     "from_dlpack",
     "function_of_node",
@@ -224,8 +229,8 @@ __all__ = [
     "is_file_store",
     "is_overload",
     "join_profiler",
-    "leave_to_python",
     "layouts_are_known",
+    "leave_to_python",
     "map_tensors",
     "neg_view",
     "next_sequence_number",

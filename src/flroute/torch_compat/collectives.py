@@ -10,6 +10,13 @@ import torch
 
 from flroute.torch_compat.ops import all_op_names, has_kernel
 
+OBJECT_COLLECTIVES = (
+    frozenset({torch.distributed.distributed_c10d._tensor_to_object.__code__})
+    if torch.distributed.is_available()
+    else frozenset()
+)
+"""Where collectives of objects make them again from what another process pickled."""
+
 
 def collective_ops() -> list[str]:
     """The ops of ``torch.distributed`` that PyTorch sends to out-of-tree devices, ``c10d::allreduce_``."""

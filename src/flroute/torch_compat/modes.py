@@ -41,6 +41,17 @@ class DefaultDevice(LeftInAnyOrder, DeviceContext):
         return func(*args, **kwargs) if kwargs else func(*args)
 
 
+@contextmanager
+def default_device_kept() -> Iterator[None]:
+    """What this thread says meanwhile with ``torch.set_default_device`` is undone at the end."""
+    before = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    try:
+        yield
+    finally:
+        if getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None) is not before:
+            torch.set_default_device(None if before is None else before.device)
+
+
 class BareDispatchMode(TorchDispatchMode):
     """A dispatch mode that Dynamo neither wraps nor traces into, and that calls made by a compiler do not turn off."""
 

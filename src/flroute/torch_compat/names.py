@@ -71,6 +71,8 @@ PRIVATE_NAMES: dict[str, str] = {
     "torch._ops.OpOverload.redispatch": "metadata ops on the host's own implementation",
     "torch._meta_registrations.device_hint": "the device that shape rules are asked for",
     "torch.random._seed_custom_device": "torch.manual_seed reaching the device",
+    "torch._GLOBAL_DEVICE_CONTEXT": "the default device a script chose, undone after a session",
+    "torch.backends.__allow_nonbracketed_mutation": "flags of torch.backends set back after a session",
     "torch._C._dynamo.eval_frame.set_code_exec_strategy": "keeping Dynamo out of the router",
 }
 
@@ -80,6 +82,7 @@ COLLECTIVE_NAMES: dict[str, str] = {
     "torch._C._distributed_c10d.ProcessGroup._get_backend": "the transport of a collective",
     "torch._C._distributed_c10d.Backend._allgather_base": "gathering into one tensor",
     "torch._C._distributed_c10d.Work._source_rank": "receiving from any rank",
+    "torch.distributed.distributed_c10d._tensor_to_object": "devices in pickles, under the alias of cuda",
 }
 """Needed where this PyTorch was built with ``torch.distributed``."""
 

@@ -17,6 +17,9 @@ import torch
 from torch.autograd import DeviceType, ProfilerState  # type: ignore[attr-defined]
 from torch.autograd.profiler_util import FunctionEvent, FunctionEventAvg
 
+MEMORY_HISTORY = ("_record_memory_history", "_dump_snapshot", "_snapshot")
+"""Names of ``torch.cuda.memory`` that PyTorch's guide to its memory viewer tells people to call."""
+
 _Profile = torch.autograd.profiler.profile
 _WORK = "_flroute_work"
 _OF_A_MODE = "PythonDispatchMode"

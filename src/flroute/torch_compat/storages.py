@@ -7,11 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.multiprocessing.queue import ConnectionWrapper
+
+from flroute.torch_compat.collectives import OBJECT_COLLECTIVES
 
 UNPICKLERS = frozenset({
     torch.serialization._load.__code__,
     torch.serialization._legacy_load.__code__,
     torch._weights_only_unpickler.Unpickler.load.__code__,
+    ConnectionWrapper.recv.__code__,
+    *OBJECT_COLLECTIVES,
 })  # fmt: skip
 """Where PyTorch makes objects again that somebody pickled."""
 from_dlpack = torch._C._from_dlpack
