@@ -67,7 +67,7 @@ def run(code: str, arguments: Sequence[str] = ()) -> subprocess.CompletedProcess
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         text=True,
         capture_output=True,
-        timeout=120,
+        timeout=600,  # for a process that hangs; one of a busy machine may take minutes
         check=False,
     )
 
