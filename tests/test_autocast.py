@@ -62,7 +62,7 @@ def listed_in_header(category: str) -> set[str]:
 
 def registered(names: Any, key: str = "AutocastXPU") -> set[str]:
     """Those of ``names`` that this release knows at ``key``."""
-    return {name for name in names if name in all_op_names() and has_kernel(name, key)}
+    return {name for name in {*names} & {*all_op_names()} if has_kernel(name, key)}
 
 
 @pytest.mark.parametrize(

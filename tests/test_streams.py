@@ -498,6 +498,21 @@ def test_torch_accelerator_agrees() -> None:
     assert acc.max_memory_allocated(1) == torch.fl.memory_allocated(1)
 
 
+def test_torch_accelerator_tells_the_random_state() -> None:
+    random = pytest.importorskip("torch.accelerator.random", reason="PyTorch 2.14 is the first to have it")
+    before = torch.fl.get_rng_state_all()
+    try:
+        torch.fl.manual_seed_all(3)
+        torch.fl.set_rng_state(torch.tensor([5, *[0] * 15], dtype=torch.uint8), 1)
+        assert (random.initial_seed(0), random.initial_seed("fl:1")) == (3, 5)
+        assert random.get_rng_state(1).tolist() == torch.fl.get_rng_state(1).tolist()
+        assert [state[0].item() for state in random.get_rng_state_all()][:2] == [3, 5]
+        with pytest.raises(flroute.DeviceError, match="fl:99"):
+            random.initial_seed(99)
+    finally:
+        torch.fl.set_rng_state_all(before)
+
+
 def _in_a_side_stream(x: torch.Tensor) -> torch.Tensor:
     side = torch.Stream(x.device)
     with side:

@@ -116,7 +116,12 @@ def seed_all() -> None:
 
 def initial_seed() -> int:
     """The current device's seed; the host's while it draws from the host's stream."""
-    own = _own.get(to_index(None))
+    return initial_seed_at(to_index(None))
+
+
+def initial_seed_at(index: int) -> int:
+    """The seed of one device."""
+    own = _own.get(index)
     return torch.initial_seed() if own is None else own[0]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from flroute.device import table
+from flroute.device import rng, table
 from flroute.device.dtypes import QUANTIZED
 from flroute.device.torch_fl import memory, streams
 
@@ -33,10 +34,29 @@ def _nothing() -> None:
     """The host memory that a backend of PyTorch's own keeps pinned: here it is none."""
 
 
+@dataclass(frozen=True)
+class _DefaultGenerator:
+    """What ``torch.accelerator.random`` reads of a generator; PyTorch makes a ``torch.Generator`` of its own devices only."""
+
+    index: int
+
+    def initial_seed(self) -> int:
+        return rng.initial_seed_at(self.index)
+
+    def get_state(self) -> torch.Tensor:
+        return rng.get_rng_state(self.index)
+
+
+def _default_generator(index: int) -> _DefaultGenerator:
+    table.device_at(index)
+    return _DefaultGenerator(index)
+
+
 ANSWERS: Mapping[str, Callable[..., Any]] = {
     "emptyCache": memory.empty_cache,
     "emptyHostCache": _nothing,
     "exchangeDevice": _exchange,
+    "getDefaultGenerator": _default_generator,
     "getDeviceCapability": _capability,
     "getDeviceIndex": table.current_index,
     "getDeviceStats": _stats,
