@@ -506,7 +506,7 @@ def test_torch_accelerator_tells_the_random_state() -> None:
         torch.fl.set_rng_state(torch.tensor([5, *[0] * 15], dtype=torch.uint8), 1)
         assert (random.initial_seed(0), random.initial_seed("fl:1")) == (3, 5)
         assert random.get_rng_state(1).tolist() == torch.fl.get_rng_state(1).tolist()
-        assert [state[0].item() for state in random.get_rng_state_all()] == [3, 5]
+        assert [state[0].item() for state in random.get_rng_state_all()][:2] == [3, 5]
         with pytest.raises(flroute.DeviceError, match="fl:99"):
             random.initial_seed(99)
     finally:
