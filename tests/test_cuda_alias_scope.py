@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -249,28 +248,6 @@ def test_the_alias_comes_from_the_environment_too(monkeypatch: pytest.MonkeyPatc
         assert torch.ones(2).device.type == "cpu"
     with flroute.enable(default_device=True):
         assert torch.ones(2).is_cuda
-
-
-def test_compiled_code_runs_as_it_stands_until_the_end() -> None:
-    def twice(x: torch.Tensor) -> torch.Tensor:
-        return x * 2 if x.is_cuda else x * 3
-
-    with flroute.enable(alias=("cuda",)) as session:
-        model = torch.compile(torch.nn.Linear(2, 2).cuda())
-        assert "_orig_mod.weight" in model.state_dict()
-        assert model(torch.ones(1, 2).cuda()).is_cuda
-        compiled = torch.compile(twice, backend="eager", fullgraph=True)
-        assert compiled(torch.ones(2, device="cuda")).sum().item() == 4
-    assert "torch.compile" in {use.name for use in session.redirected}
-    assert "torch._dynamo" in sys.modules
-    calls: list[int] = []
-
-    def backend(graph: Any, _: Any) -> Any:
-        calls.append(1)
-        return graph.forward
-
-    torch.compile(twice, backend=backend)(torch.ones(2))
-    assert calls == [1]
 
 
 def test_what_a_module_kept_from_inside_is_pytorchs_own_afterwards() -> None:

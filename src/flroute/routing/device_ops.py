@@ -146,7 +146,7 @@ def _copy_handler(router: Router, facts: OpFacts) -> Plan:
 
 
 def _is_number(source: Any) -> bool:
-    """Whether a mode is shown a number where the op takes a tensor: graphs have such calls, and PyTorch makes the tensor beneath it."""
+    """Whether a call in a graph has a number where the op takes a tensor, which PyTorch makes of it beneath the mode."""
     return not isinstance(source, torch.Tensor)
 
 
