@@ -135,7 +135,10 @@ def test_pinning() -> None:
         host.to(REFERENCE).pin_memory()
     with pytest.raises(flroute.DeviceError, match="only host tensors can be pinned"):
         torch.empty(3, device=REFERENCE, pin_memory=True)
-    with pytest.raises(
-        NotImplementedError, match="getPinnedMemoryAllocator"
-    ):  # the page on torch.fl says what to do
-        torch.empty(3, pin_memory=True)
+    pinned = torch.zeros(3, pin_memory=True)
+    assert pinned.is_pinned()
+    assert pinned[1:].is_pinned()
+    assert not pinned.clone().is_pinned()
+    assert pinned.to(REFERENCE, non_blocking=True).tolist() == [0, 0, 0]
+    assert pinned.resize_(5000).is_pinned(), "memory from the same allocator"
+    assert not torch.empty_like(pinned).is_pinned()
