@@ -32,31 +32,16 @@ def test_the_data_of_a_parameter_moves_under_the_optimizer(session: flroute.Sess
     parameter.data = parameter.data.cuda()
     if parameter.grad is not None:
         parameter.grad.data = parameter.grad.data.cuda()
-    assert (parameter.device, parameter.requires_grad) == (FIRST, True)
+    assert (parameter.device, parameter.grad.device, parameter.requires_grad) == (FIRST, FIRST, True)
     optimizer.step()
     assert parameter.tolist() == [0, 0]
     (parameter * 4).sum().backward()
     assert parameter.grad.tolist() == [6, 6]
     parameter.data = parameter.data.cpu()
     assert parameter.device.type == "cpu"
-    assert parameter.grad.device.type == "cpu"
+    assert parameter.grad.device == FIRST, "as with cuda: whoever moves data moves the gradient"
     parameter.data = parameter.data.double()
     assert parameter.dtype is torch.float64
-
-
-def test_the_data_of_what_a_graph_made_stays(session: flroute.Session) -> None:
-    result = torch.ones(2, requires_grad=True) * 2
-    with pytest.raises(flroute.DeviceError, match="on cpu cannot be put on fl:0: a graph made it"):
-        result.data = result.data.cuda()
-    assert result.device.type == "cpu"
-
-
-def test_a_gradient_that_data_moved_away_from_is_told(session: flroute.Session) -> None:
-    parameter = nn.Parameter(torch.ones(2))
-    loss = (parameter * parameter).sum()
-    parameter.data = parameter.data.cuda()
-    with pytest.warns(UserWarning, match=r"as it was on cpu, before it was moved .it is on fl:0 now"):
-        loss.backward()
 
 
 # Processes and groups ---------------------------------------------------------------------------------------------

@@ -135,7 +135,10 @@ def test_pinning() -> None:
         host.to(REFERENCE).pin_memory()
     with pytest.raises(flroute.DeviceError, match="only host tensors can be pinned"):
         torch.empty(3, device=REFERENCE, pin_memory=True)
-    staging = torch.empty(3, pin_memory=True)
-    assert staging.is_pinned()
-    assert not torch.empty(3).is_pinned()
-    assert staging.fill_(2).to(REFERENCE, non_blocking=True).tolist() == [2.0] * 3
+    pinned = torch.zeros(3, pin_memory=True)
+    assert pinned.is_pinned()
+    assert pinned[1:].is_pinned()
+    assert not pinned.clone().is_pinned()
+    assert pinned.to(REFERENCE, non_blocking=True).tolist() == [0, 0, 0]
+    assert pinned.resize_(5000).is_pinned(), "memory from the same allocator"
+    assert not torch.empty_like(pinned).is_pinned()

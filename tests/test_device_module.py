@@ -116,8 +116,9 @@ def test_the_current_device_is_the_threads_own() -> None:
 def test_a_device_that_does_not_exist(bad: Any) -> None:
     before = torch.fl.current_device()
     for call in (
-        torch.fl.set_device, torch.fl.get_device_properties, torch.fl.get_device_name, torch.fl.synchronize,
-        torch.fl.memory_allocated, torch.fl.get_device_capability, torch.fl.reset_peak_memory_stats,
+        torch.fl.get_device_properties, torch.fl.get_device_name, torch.fl.synchronize, torch.fl.memory_allocated,
+        torch.fl.get_device_capability, torch.fl.reset_peak_memory_stats,
+        *([] if bad == -3 else [torch.fl.set_device]),  # which changes nothing then, as cuda's
     ):  # fmt: skip
         with pytest.raises(flroute.DeviceError, match=r"does not exist.*fl:0 \(reference:0\)"):
             call(bad)
@@ -254,6 +255,41 @@ def test_amp_under_cudas_names() -> None:
     assert y.dtype == torch.float32
     y.sum().backward()
     assert x.grad.tolist() == [2.0, 2.0]
+
+
+def test_a_negative_index_changes_nothing() -> None:
+    """As on cuda, whose scripts pass a local rank of -1 where there is but one process."""
+    torch.fl.set_device(1)
+    torch.fl.set_device(-1)
+    torch.accelerator.set_device_index(-1)
+    assert torch.fl.current_device() == 1
+
+
+def test_errors_are_caught_by_cudas_names() -> None:
+    assert torch.fl.OutOfMemoryError is torch.fl.memory.OutOfMemoryError is torch.cuda.OutOfMemoryError
+    assert torch.fl.AcceleratorError is torch.cuda.AcceleratorError
+
+
+def test_completion_shows_the_public_names() -> None:
+    assert dir(torch.fl) == sorted(torch.fl.__all__)
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "why"),
+    [
+        ("memory", "MemPool", "flroute.vendor.Memory"),
+        ("memory", "_record_memory_history", "torch.fl.memory_snapshot"),
+        ("memory", "_dump_snapshot", "torch.fl.memory_snapshot"),
+        ("streams", "ExternalStream", "Make torch.fl.Stream"),
+        ("amp", "amp_definitely_not_available", "torch.fl.is_available"),
+        ("random", "nope", None),
+    ],
+)
+def test_a_part_says_why_too(part: str, name: str, why: str | None) -> None:
+    with pytest.raises(
+        AttributeError, match=rf"^torch\.fl\.{part} has no '{name}'" + (f": .*{why}" if why else "$")
+    ):
+        getattr(getattr(torch.fl, part), name)
 
 
 def test_what_is_refused_says_why() -> None:

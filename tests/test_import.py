@@ -111,13 +111,21 @@ def test_another_accelerator_keeps_its_place(autoload: str | None, expected: str
 
 
 def test_a_wrong_setting_does_not_break_import_torch() -> None:
+    """It is said once, for a script that goes on would only show that PyTorch knows no 'fl'."""
     code = """
-    import torch
+    import warnings
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        import torch
     print(torch.ones(2).sum().item())
     import flroute_autoload
     print(type(flroute_autoload.failure).__name__, "FLROUTE_AUTOLOAD" in str(flroute_autoload.failure))
+    print(*(w.message for w in told if issubclass(w.category, RuntimeWarning)))
     """
-    assert python(code, FLROUTE_AUTOLOAD="perhaps").splitlines() == ["2.0", "SettingsError True"]
+    value, failure, told = python(code, FLROUTE_AUTOLOAD="perhaps").splitlines()
+    assert (value, failure) == ("2.0", "SettingsError True")
+    assert told.startswith("there is no device 'fl': ")
+    assert "'perhaps' is not allowed" in told
 
 
 BROKEN = {

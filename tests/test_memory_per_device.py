@@ -153,6 +153,7 @@ def test_an_error_in_a_kernel_does_not_leave_its_device_behind(vendors: Vendors)
 def test_summary_snapshot_and_stats_agree() -> None:
     x = torch.empty(LARGE, device="fl:1")
     stats = torch.fl.memory_stats(1)
+    assert stats["active_bytes.all.peak"] >= stats["active_bytes.all.current"] >= x.nbytes
     assert stats["allocated_bytes.all.peak"] == torch.fl.max_memory_allocated(1)
     assert stats["reserved_bytes.all.peak"] == torch.fl.max_memory_reserved(1) >= torch.fl.memory_reserved(1)
     nested = torch.fl.memory_stats_as_nested_dict(1)
@@ -220,6 +221,13 @@ def test_room_made_by_giving_back_what_is_not_used_is_counted() -> None:
         torch.fl.set_per_process_memory_fraction(1.0, 1)
 
 
+@pytest.mark.parametrize("fraction", ["a", None, True])
+def test_a_fraction_is_a_number(fraction: Any) -> None:
+    with pytest.raises(TypeError, match=f"must be a number between 0 and 1, not {fraction!r}"):
+        torch.fl.set_per_process_memory_fraction(fraction, 1)
+    assert torch.fl.get_per_process_memory_fraction(1) == 1.0
+
+
 def test_a_fraction_comes_back() -> None:
     assert torch.fl.get_per_process_memory_fraction(1) == 1.0
     torch.fl.set_per_process_memory_fraction(0.25, 1)
@@ -234,7 +242,11 @@ def test_a_device_without_a_pool() -> None:
     opaque = flroute.device("opaque:0")
     x = torch.ones(10, device=opaque)
     assert torch.fl.memory_reserved(opaque) == torch.fl.memory_allocated(opaque) >= x.nbytes
-    assert "active_bytes.all.current" not in torch.fl.memory_stats(opaque)
+    stats = torch.fl.memory_stats(opaque)
+    assert (stats["active_bytes.all.current"], stats["num_alloc_retries"]) == (
+        torch.fl.memory_allocated(opaque),
+        0,
+    )
     assert opaque.type in torch.fl.memory_summary(opaque)
     assert torch.fl.get_per_process_memory_fraction(opaque) == 1.0
     torch.fl.reset_peak_memory_stats(opaque)

@@ -78,6 +78,24 @@ def test_wrong_states_change_nothing() -> None:
     assert [state.tolist() for state in torch.fl.get_rng_state_all()] == before
 
 
+@pytest.mark.parametrize("seed", [2**64, -(2**63) - 1])
+def test_a_seed_that_pytorch_does_not_take(seed: int) -> None:
+    before = torch.fl.get_rng_state_all()
+    for plant in (torch.fl.manual_seed, torch.fl.manual_seed_all):
+        with pytest.raises(ValueError, match=f"less than 2\\*\\*64, not {seed}"):
+            plant(seed)
+    assert all(map(torch.equal, torch.fl.get_rng_state_all(), before))
+    with pytest.raises((RuntimeError, ValueError)):
+        torch.manual_seed(seed)
+
+
+def test_a_state_that_is_no_tensor() -> None:
+    with pytest.raises(
+        flroute.DeviceError, match=r"is 16 bytes .* got 'seed'; pass what torch.fl.get_rng_state"
+    ):
+        torch.fl.set_rng_state("seed")  # type: ignore[arg-type]
+
+
 def test_seeds_from_the_system() -> None:
     torch.fl.seed()
     first = torch.fl.initial_seed()

@@ -44,6 +44,7 @@ MAP_LOCATIONS: dict[str, tuple[Any, torch.device]] = {
     "dict of others": ({"cuda:0": "cpu"}, SECOND),
     "callable to a storage": (lambda storage, location: storage, HOST),
     "callable to nothing": (lambda storage, location: None, SECOND),
+    "callable that moves": (lambda storage, location: storage.fl(0), DEVICE),
     "meta": ("meta", torch.device("meta")),
 }
 
@@ -188,6 +189,15 @@ def test_inside_a_session() -> None:
         x = torch.ones(3) * 2
         assert loaded({"x": x})["x"].tolist() == [2, 2, 2]
         assert loaded({"x": x}, "cpu")["x"].device == HOST
+    with flroute.enable(device="fl:1", fallback="error", default_device=False) as session:
+        y = loaded({"y": torch.ones(1000)}, "fl:1")["y"]
+    (copied,) = [d for d in session.decisions if d.route == "copy"]
+    assert (y.device, copied.device, copied.calls, copied.bytes_to_device) == (
+        SECOND,
+        "cpu->fl:1",
+        1,
+        y.nbytes,
+    )
 
 
 def test_installing_twice_registers_once() -> None:

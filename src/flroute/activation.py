@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import warnings
 from typing import Any
 
 import torch
@@ -112,5 +113,7 @@ def activate_if_alone() -> bool:
     except (SettingsError, CompatibilityError) as error:
         # Importing a package must not fail for a typing error in a settings file; ``enable`` and ``doctor`` say it.
         failure = error
+        if isinstance(error, SettingsError):  # else all that a script shows is that PyTorch knows no 'fl'
+            warnings.warn(f"there is no device {table.DEVICE_TYPE!r}: {error}", RuntimeWarning, stacklevel=2)
         return False
     return wanted

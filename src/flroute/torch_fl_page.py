@@ -19,6 +19,10 @@ DOCUMENTED_SUBMODULES = (
 """Parts of ``torch.cuda`` that its documentation has."""
 
 
+_DOCUMENTED_PRIVATE_NAMES = ("_dump_snapshot", "_record_memory_history", "_snapshot")
+"""Of ``torch.cuda.memory``; PyTorch's page about the use of memory tells everybody to call them."""
+
+
 class State(str, Enum):
     """What becomes of a name."""
 
@@ -38,7 +42,7 @@ class Row:
 
 
 def cuda_names() -> list[str]:
-    """Every public name of ``torch.cuda``; those of a submodule with it unless ``torch.cuda`` has them, too."""
+    """Every public name of ``torch.cuda``, its errors too; those of a submodule with it unless ``torch.cuda`` has them, too."""
     names = set(torch.cuda.__all__)
     for part in DOCUMENTED_SUBMODULES:
         names.add(part)
@@ -46,6 +50,12 @@ def cuda_names() -> list[str]:
         names |= {
             f"{part}.{name}" for name in getattr(module, "__all__", ()) if name not in torch.cuda.__all__
         }
+    names |= {
+        name
+        for name, value in vars(torch.cuda).items()
+        if isinstance(value, type) and issubclass(value, Exception)
+    }
+    names |= {f"memory.{name}" for name in _DOCUMENTED_PRIVATE_NAMES}
     return sorted(names, key=lambda name: (name.lower(), name))
 
 

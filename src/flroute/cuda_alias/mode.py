@@ -15,7 +15,6 @@ import torch
 from flroute.cuda_alias.callers import asker, is_own
 from flroute.cuda_alias.ordinals import ALIAS, cuda_device, names_alias
 from flroute.cuda_alias.tensor_types import dtype_of, type_name
-from flroute.device.parameters import set_data
 from flroute.device.table import DEVICE_TYPE
 from flroute.torch_compat import UNPICKLERS, LeftInAnyOrder, skip_in_dynamo
 
@@ -145,16 +144,6 @@ def _to(alias: Alias, func: Any, args: Args, kwargs: Kwargs) -> Any:
     return func(*args, **kwargs)
 
 
-def _set_data(_alias: Alias, func: Any, args: Args, kwargs: Kwargs) -> None:
-    """``p.data = p.data.cuda()``: PyTorch takes host and cuda for tensors of one kind, host and device not."""
-    tensor, value = args
-    kinds = {tensor.device.type, value.device.type}
-    if len(kinds) > 1 and DEVICE_TYPE in kinds:
-        set_data(tensor, value)
-    else:
-        func(*args, **kwargs)
-
-
 def _without_device(alias: Alias, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """``pin_memory("cuda")``: the host's memory needs no pinning, whatever the device."""
     place = args[1] if len(args) > 1 else kwargs.get("device")
@@ -190,7 +179,6 @@ HANDLERS: dict[Any, Handler] = {
     torch.Tensor.type: _type,
     torch.Tensor.cuda: _cuda,
     torch.Tensor.to: _to,
-    torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
     torch.Tensor.pin_memory: _without_device,
     torch.Tensor.is_pinned: _without_device,
     torch.device: _torch_device,

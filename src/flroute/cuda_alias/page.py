@@ -41,7 +41,6 @@ the same for a block of code, and `FLROUTE_ALIAS=cuda` for every session.
   the log, and `fullgraph=True` is not insisted on. Inductor has no code for the device: its graphs run op by op, as those of
   `aot_eager` do. Compiled code is for what cuda meant to it: other devices, or none, compile it anew.
 - `torch.version.cuda` is `None`, as with PyTorch for ROCm: nothing of CUDA is installed.
-- `p.data = p.data.cuda()` moves a parameter that an optimizer has; what a graph made stays where it is.
 - A kernel that a script registers for `cuda` with `torch.library` is one for the device, also after the session.
 - A generator of cuda's is one of the host's, from which the device draws.
 - A process with a real CUDA device is refused, unless `--hide-cuda` (`hide_cuda=True`) says that it may be hidden.

@@ -164,30 +164,6 @@ class _Conversion:
                 old.register_hook(_warn_of_lost_gradient(name, old.device, parameter.device, warned))
 
 
-def set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """``tensor.data = value``, where one is on the host and the other on the device; ``.grad`` goes along.
-
-    Raises:
-        DeviceError: something in PyTorch's C++ refers to the tensor, or it is not a leaf of its graph.
-    """
-    source = tensor.device
-    what = f"the data of a tensor on {source} cannot be put on {value.device}"
-    if not tensor.is_leaf:
-        raise DeviceError(f"{what}: a graph made it. Make a new tensor: x = x.detach().to(...)")
-    with torch.no_grad():
-        new = _as_value_of(tensor, value)
-        if tensor.grad is not None:
-            new.grad = tensor.grad.to(new.device, new.dtype)
-    try:
-        exchange(tensor, new)
-    except RuntimeError as error:
-        raise DeviceError(
-            f"{what}: something in PyTorch's C++ refers to it. PyTorch said: {error}"
-        ) from error
-    if new.requires_grad:
-        new.register_hook(_warn_of_lost_gradient("a tensor", source, tensor.device, threading.Event()))
-
-
 def _plain(parameter: torch.Tensor) -> torch.Tensor:
     """A parameter of a lazy module as a tensor without elements: it refuses to tell its shape, which every op needs."""
     return plain_alias(parameter) if is_lazy(parameter) else parameter
@@ -212,9 +188,9 @@ def _warn_of_lost_gradient(
         if not warned.is_set():  # one warning for a module, not one for each of its parameters
             warned.set()
             warnings.warn(
-                f"a backward pass reached {name} as it was on {source}, before it was moved (it is on {target} now): the "
-                f"gradients of this pass are lost to it. Run the forward pass again after the move, or call backward() "
-                f"before it.",
+                f"a backward pass reached {name} as it was on {source}, before its module was converted (it is on "
+                f"{target} now): the gradients of this pass are lost to the module. Run the forward pass again after "
+                f"the conversion, or call backward() before it.",
                 stacklevel=2,
             )
 

@@ -55,7 +55,10 @@ class Cure:
 
 
 def _make_storages() -> None:
-    """``torch.UntypedStorage(n, device="fl")`` gives device memory; PyTorch's C++ would call a null allocator."""
+    """``torch.UntypedStorage(n, device="fl")`` gives device memory; PyTorch's C++ would call a null allocator.
+
+    ``storage.fl()`` stands on it, which ``torch.load(map_location=lambda storage, _: storage.fl(1))`` calls.
+    """
     storage = torch.UntypedStorage
     original: Callable[..., Any] = storage.__new__
 
@@ -67,6 +70,9 @@ def _make_storages() -> None:
         return storage_on_device(original(cls, *args, **kwargs), to_index(device))
 
     storage.__new__ = new  # type: ignore[method-assign,assignment]
+    torch.utils.generate_methods_for_privateuse1_backend(
+        for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
+    )
 
 
 def _resize_storages() -> None:

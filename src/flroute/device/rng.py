@@ -31,8 +31,15 @@ _lock = threading.RLock()
 
 
 def manual_seed(seed: int, device: DeviceLike = None) -> None:
-    """Give a device a random state of its own, seeded with ``seed``."""
-    _own[to_index(device)] = (int(seed) % 2**64, 0)
+    """Give a device a random state of its own, seeded with ``seed``.
+
+    Raises:
+        ValueError: PyTorch takes no such seed.
+    """
+    seed = int(seed)
+    if not -(2**63) <= seed < 2**64:
+        raise ValueError(f"a seed is at least -2**63 and less than 2**64, not {seed}")
+    _own[to_index(device)] = (seed % 2**64, 0)
 
 
 def manual_seed_all(seed: int) -> None:
@@ -67,10 +74,13 @@ def set_rng_state(new_state: torch.Tensor, device: torch.device | int | str = "f
 
 
 def _unpacked(state: torch.Tensor) -> tuple[int, int]:
-    if state.dtype != torch.uint8 or state.numel() != _STATE.size:
+    is_one = isinstance(state, torch.Tensor) and state.dtype == torch.uint8 and state.numel() == _STATE.size
+    if not is_one:
+        given = (
+            f"{state.numel()} elements of {state.dtype}" if isinstance(state, torch.Tensor) else repr(state)
+        )
         raise DeviceError(
-            f"an fl random state is {_STATE.size} bytes (seed, offset), got {state.numel()} elements of "
-            f"{state.dtype}; pass what torch.fl.get_rng_state() returned"
+            f"an fl random state is {_STATE.size} bytes (seed, offset), got {given}; pass what torch.fl.get_rng_state() returned"
         )
     seed, offset = _STATE.unpack(bytes(state.tolist()))
     return seed, offset

@@ -38,6 +38,12 @@ def storage_on_device(host: torch.UntypedStorage, index: int) -> torch.UntypedSt
     return to_device(nothing.set_(host), index).untyped_storage()
 
 
+def load_on_device(host: torch.UntypedStorage, index: int) -> torch.UntypedStorage:
+    """The same as an op: what a checkpoint brings to the device is a copy that a session counts."""
+    nothing = torch.empty(0, dtype=torch.uint8, device="cpu")
+    return nothing.set_(host).to(torch.device(DEVICE_TYPE, index)).untyped_storage()
+
+
 def name_of(index: int) -> str:
     """What a file calls ``fl:index``; in a session where cuda means the device, cuda's name for it."""
     return f"{DEVICE_TYPE}:{index}"
@@ -65,4 +71,4 @@ def _restore(storage: Any, location: str) -> torch.UntypedStorage | None:
             f"{error}. What was saved on another machine's devices loads where map_location says: "
             f"torch.load(..., map_location={DEVICE_TYPE!r}), or map_location='cpu'"
         ) from error
-    return None if index is None else storage_on_device(storage, index)
+    return None if index is None else load_on_device(storage, index)

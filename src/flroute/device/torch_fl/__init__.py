@@ -41,6 +41,10 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
     return [torch.float16, torch.bfloat16]
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def _is_in_bad_fork() -> bool:
     return False
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fnmatch import fnmatchcase
+from typing import NoReturn
 
 _RUNTIME = "it is part of the CUDA runtime and its libraries; ask the vendor's own driver package"
 _NO_SENSORS = "flroute asks a vendor for memory and kernels, not for sensors; ask the vendor's own tools"
@@ -17,6 +19,10 @@ _SYNC = (
     "nothing tells a call that waits from one that does not; session.decisions counts every copy to the host"
 )
 _TUNING = "it tunes CUDA's libraries; order kernels with flroute.enable(order=...)"
+_NO_HISTORY = (
+    "nobody writes down who allocates what. torch.fl.memory_snapshot() is what there is now, and with profile_memory=True "
+    "torch.profiler shows what each op took"
+)
 _COLLECTIVES = "it works on CUDA's own communicators; use torch.distributed, or tensor.to() for each device"
 
 REFUSED: dict[str, str] = {
@@ -67,6 +73,9 @@ REFUSED: dict[str, str] = {
     "MemPool": _OWN_ALLOCATOR,
     "use_mem_pool": _OWN_ALLOCATOR,
     "caching_allocator_*": "take memory as a tensor: torch.empty(nbytes, dtype=torch.uint8, device='fl')",
+    "_record_memory_history": _NO_HISTORY,
+    "_snapshot": _NO_HISTORY,
+    "_dump_snapshot": _NO_HISTORY,
     "ExternalStream": _HANDLES,
     "get_stream_from_external": _HANDLES,
     "get_sync_debug_mode": _SYNC,
@@ -96,9 +105,10 @@ NEAREST: dict[str, str] = {
     "max_memory_reserved": "of the pool; small blocks beside it are not counted",
     "mem_get_info": "free is what this process has not reserved",
     "memory_snapshot": "segments and blocks of pools; no traces",
-    "memory_stats": "the keys that mean something, and `pool.requests`, `pool.new_segments`",
+    "memory_stats": "the keys that mean something, of `all` only, and `pool.requests`, `pool.new_segments`",
     "memory_summary": "the same numbers as `memory_stats`",
     "set_per_process_memory_fraction": "of the pool; an error where the vendor has none",
+    "Stream": "no `priority` to read and no handle: both are the vendor's",
     "amp.GradScaler": "a subclass of `torch.amp.GradScaler`",
     "amp.autocast": "a subclass of `torch.autocast`",
 }
@@ -115,3 +125,14 @@ def why_absent(name: str) -> str | None:
     """The reason why a name of ``torch.cuda`` is not there; ``None`` if nothing is known of it."""
     name = plain_name(name)
     return next((reason for pattern, reason in REFUSED.items() if fnmatchcase(name, pattern)), None)
+
+
+def absent_from(part: str) -> Callable[[str], NoReturn]:
+    """``__getattr__`` of a part of ``torch.fl``."""
+
+    def missing(name: str) -> NoReturn:
+        reason = why_absent(f"{part}.{name}")
+        why = f"torch.fl.{part} has no {name!r}"
+        raise AttributeError(why if reason is None else f"{why}: {reason}")
+
+    return missing

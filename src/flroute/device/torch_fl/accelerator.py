@@ -10,7 +10,7 @@ import torch
 
 from flroute.device import rng, table
 from flroute.device.dtypes import QUANTIZED
-from flroute.device.torch_fl import memory, streams
+from flroute.device.torch_fl import devices, memory, streams
 
 
 def _exchange(index: int) -> int:
@@ -71,7 +71,7 @@ ANSWERS: Mapping[str, Callable[..., Any]] = {
     "maybeExchangeDevice": _exchange,
     "resetAccumulatedStats": memory.reset_accumulated_memory_stats,
     "resetPeakStats": memory.reset_peak_memory_stats,
-    "setDeviceIndex": table.set_current_index,
+    "setDeviceIndex": devices.set_device,
     "setStream": streams.set_stream,
     "synchronizeDevice": streams.synchronize,
 }

@@ -7,6 +7,7 @@ import functools
 import torch
 
 from flroute.device.table import DEVICE_TYPE
+from flroute.device.torch_fl.absent import absent_from
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
 
@@ -43,3 +44,5 @@ class GradScaler(torch.amp.GradScaler):
 
 custom_fwd = functools.partial(torch.amp.custom_fwd, device_type=DEVICE_TYPE)
 custom_bwd = functools.partial(torch.amp.custom_bwd, device_type=DEVICE_TYPE)
+
+__getattr__ = absent_from("amp")

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import torch
 
 from flroute.device import table
-from flroute.device.serialization import storage_on_device
+from flroute.device.serialization import load_on_device
 from flroute.device.table import DEVICE_TYPE, DeviceLike
 
 __all__ = [
+    "AcceleratorError",
     "DeviceProperties",
     "can_device_access_peer",
     "current_device",
@@ -32,6 +33,7 @@ __all__ = [
     "set_device",
 ]
 
+AcceleratorError = torch.cuda.AcceleratorError
 has_half = True
 has_magma = False
 
@@ -63,7 +65,7 @@ class DeviceIndex(int):
 
     def __call__(self, storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage:
         """What ``torch.load(..., map_location=torch.fl.current_device())`` does with each storage of a file."""
-        return storage_on_device(storage, self)
+        return load_on_device(storage, self)
 
 
 def current_device() -> DeviceIndex:
@@ -72,7 +74,9 @@ def current_device() -> DeviceIndex:
 
 
 def set_device(device: DeviceLike) -> None:
-    """Make ``device`` this thread's current device; prefer ``with torch.fl.device(...)``."""
+    """Make ``device`` this thread's current device, or change nothing if it is negative; prefer ``with torch.fl.device(...)``."""
+    if isinstance(device, int) and device < 0:
+        return
     table.set_current_index(table.to_index(device))
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
+
 from flroute.device import table
 from flroute.device.pool import CachingPool
 from flroute.device.table import Device, DeviceLike
+from flroute.device.torch_fl.absent import absent_from
 from flroute.errors import DeviceError
 
 __all__ = [
+    "OutOfMemoryError",
     "device_memory_used",
     "empty_cache",
     "get_allocator_backend",
@@ -32,6 +36,9 @@ __all__ = [
     "reset_peak_memory_stats",
     "set_per_process_memory_fraction",
 ]
+
+
+OutOfMemoryError = torch.OutOfMemoryError
 
 
 def _find(device: DeviceLike) -> tuple[Device, CachingPool | None]:
@@ -94,12 +101,16 @@ def memory_stats(device: DeviceLike = None) -> dict[str, int]:
         "allocated_bytes.all.peak": found.stats.peak,
         "reserved_bytes.all.current": memory_reserved(device),
         "reserved_bytes.all.peak": max_memory_reserved(device),
+        "active_bytes.all.current": found.stats.allocated,
+        "active_bytes.all.peak": found.stats.peak,
+        "num_alloc_retries": 0,
         "num_ooms": found.stats.refused,
     }
     if pool is not None:
         held = pool.stats()
         numbers |= {
             "active_bytes.all.current": held.used,
+            "active_bytes.all.peak": max(held.used, found.stats.peak),
             "inactive_split_bytes.all.current": held.fragmented,
             "segment.all.current": held.segments,
             "segment.all.allocated": held.new_segments,
@@ -187,6 +198,10 @@ def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) 
     Small blocks that do not come from the pool are not counted. Each device has a limit of its own.
     """
     found, pool = _find(device)
+    if isinstance(fraction, bool) or not isinstance(fraction, float | int):
+        raise TypeError(
+            f"the fraction of a device's memory must be a number between 0 and 1, not {fraction!r}"
+        )
     if not 0 <= fraction <= 1:
         raise ValueError(f"the fraction of a device's memory must be between 0 and 1, not {fraction}")
     if pool is None:
@@ -217,3 +232,5 @@ def get_allocator_backend() -> str:
 memory_cached = memory_reserved
 max_memory_cached = max_memory_reserved
 reset_max_memory_allocated = reset_max_memory_cached = reset_peak_memory_stats
+
+__getattr__ = absent_from("memory")

@@ -13,6 +13,7 @@ from flroute.device.rng import (
     set_rng_state,
     set_rng_state_all,
 )
+from flroute.device.torch_fl.absent import absent_from
 
 __all__ = [
     "get_rng_state",
@@ -25,3 +26,5 @@ __all__ = [
     "set_rng_state",
     "set_rng_state_all",
 ]
+
+__getattr__ = absent_from("random")

@@ -9,6 +9,7 @@ import torch
 
 from flroute.device import table
 from flroute.device.table import DEVICE_TYPE, Device, DeviceLike
+from flroute.device.torch_fl.absent import absent_from
 from flroute.errors import StreamError
 from flroute.torch_compat import PRIVATEUSE1, PlainEvent, PlainStream
 
@@ -320,3 +321,6 @@ def _ours(event: torch.Event) -> Event:
     raise StreamError(
         f"expected an event of a device of type {DEVICE_TYPE!r}, got {event!r}; make one with torch.fl.Event()"
     )
+
+
+__getattr__ = absent_from("streams")
