@@ -65,7 +65,10 @@ def train(model, x, dtype, names):
     for kind in ("cuda", "opencl"):
         name = kind
     parser.add_argument("--cuda", action="store_true")
-    args.cuda = settings.cuda()
+    args.cuda = settings.cuda() or getattr(args, "cuda", False)
+    module = getattr(torch, x.device.type)
+    __import__("mylib.cuda")
+    row = {"cuda_time": 1.0, "kinds": ("cuda", "opencl")}
     nn.Linear(2, 2, device=x.device)
     return torch.ones(2, device=model.device)
 class Double(torch.autograd.Function):
@@ -73,6 +76,46 @@ class Double(torch.autograd.Function):
     def forward(ctx, x):
         return x * 2
 """
+
+
+BY_NAME = """
+import importlib
+import torch
+a = getattr(torch, "cuda").device_count()  # cuda-api --fix
+x = getattr(torch.ones(2), "cuda")()  # cuda-method by hand
+b = getattr(x, "is_cuda", False)  # device-check by hand
+c = importlib.import_module("torch.cuda.amp")  # amp by hand
+d = __import__("flash_attn")  # library blocked
+getattr(torch.backends, "cudnn").benchmark = True  # backend-flags nothing
+torch._C._cuda_clearCublasWorkspaces()  # cuda-only by hand
+e = torch.autograd.profiler.emit_nvtx()  # cuda-only by hand
+f = {"cuda_time_total", "cpu_time"}  # profiler --fix
+devices = ["cuda", "mps"]  # device-string by hand
+g = f"{'cuda' if a else 'cpu'}_time"  # device-string by hand
+h = f"{'cuda' if a else 'cpu'}:{a}"  # device-string --fix
+@torch.library.custom_op("mine::double", mutates_args=(), device_types="cuda")  # device-string --fix
+def double(x):
+    return x * 2
+double.register_kernel("cuda")(lambda x: x * 2)  # device-string --fix
+library.impl("double", double, "CUDA")  # device-string by hand
+i = location.startswith("cuda")  # device-check --fix
+j = location.startswith("mps") or location.startswith("cuda")  # device-check --fix
+"""
+
+
+def test_names_that_are_given_as_text_and_devices_among_others() -> None:
+    expected = [
+        (number, *line.partition("# ")[2].split(" ", 1))
+        for number, line in enumerate(BY_NAME.splitlines(), 1)
+        if "# " in line
+    ]
+    scan = scan_source(BY_NAME, "train.py")
+    assert [(f.line, f.kind.value, f.need.value) for f in scan.findings] == expected
+    assert scan.fixed is not None
+    assert "a = torch.get_device_module().device_count()" in scan.fixed
+    assert """h = f"{DEVICE.type if a else 'cpu'}:{a}\"""" in scan.fixed
+    again = scan_source(scan.fixed, "train.py")
+    assert again.fixed in (None, scan.fixed)
 
 
 def test_mentions_of_cuda_are_no_findings() -> None:

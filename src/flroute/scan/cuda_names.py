@@ -59,7 +59,7 @@ ENVIRONMENT = ("CUDA_*", "PYTORCH_CUDA_*", "NCCL_*", "CUBLAS_*", "CUDNN_*", "TOR
 """Variables that CUDA's libraries read."""
 
 _BLOCKING = (
-    "CUDAGraph", "graph", "graphs*", "graph_pool_handle", "make_graphed_callables", "jiterator*", "cudart", "check_error",
+    "CUDAGraph", "graph", "graphs*", "graph_pool_handle", "make_graphed_callables", "jiterator*",
     "current_*_handle", "CUDAPluggableAllocator", "change_current_allocator", "MemPool", "use_mem_pool", "caching_allocator_*",
     "ExternalStream", "get_stream_from_external", "nccl*", "comm*", "gds*", "green_contexts*", "GreenContext", "tunable*",
 )  # fmt: skip

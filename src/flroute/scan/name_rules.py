@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import libcst as cst
 
@@ -21,6 +22,7 @@ from flroute.scan.cuda_names import (
 )
 from flroute.scan.findings import Kind, Need
 from flroute.scan.look import Hit, Look, in_a_test, parenthesized, source_of
+from flroute.scan.places import string_value
 
 _FLAGS = ("torch.backends.cuda", "torch.backends.cudnn")
 _HANDLED = {"ImportError", "ModuleNotFoundError", "Exception", "OSError"}
@@ -33,6 +35,10 @@ def reference(node: cst.Attribute | cst.Name, updated: cst.CSTNode, look: Look) 
     name = look.qualified(node)
     if name.startswith(_FLAGS):
         return Hit(Kind.BACKEND_FLAGS, Need.NOTHING, "without effect on other devices")
+    if name == "torch.autograd.profiler.emit_nvtx":
+        return Hit(Kind.CUDA_ONLY, Need.HAND, "it is for NVIDIA's profilers; use torch.profiler")
+    if name.startswith("torch._C._cuda"):
+        return Hit(Kind.CUDA_ONLY, Need.HAND, "PyTorch's own, and nobody else's; leave it out", runs=False)
     if name == "torch.version.cuda":
         return Hit(Kind.CUDA_API, Need.NOTHING, "None where PyTorch was built without CUDA")
     if not name.startswith("torch.cuda."):
@@ -43,6 +49,31 @@ def reference(node: cst.Attribute | cst.Name, updated: cst.CSTNode, look: Look) 
     if name in AMP or name in SEEDS:
         return _without_arguments(node, name, look)
     return _of_cuda(name.removeprefix("torch.cuda."), look)
+
+
+def by_name(node: cst.Call, updated: cst.Call, look: Look) -> Hit | None:
+    """``getattr(torch, "cuda")``, ``import_module("torch.cuda.amp")``: a name that is given as text."""
+    asked = dotted_name(node.func)
+    if asked == "getattr" and len(node.args) > 1:
+        return _attribute_by_name(node, look)
+    if asked != "__import__" and look.qualified(node.func) != "importlib.import_module":
+        return None
+    module = string_value(node.args[0].value) if node.args else None
+    hit = None if module is None else _import_of(module, module, None, look)
+    return hit if hit is None or hit.kind is Kind.LIBRARY else replace(hit, advice="name what is used of it")
+
+
+def _attribute_by_name(node: cst.Call, look: Look) -> Hit | None:
+    owner, name = look.qualified(node.args[0].value), string_value(node.args[1].value)
+    if name == "cuda" and owner == "torch":
+        return Hit(Kind.CUDA_API, instead=look.code("{torch}.get_device_module()"))
+    if name == "cuda" and isinstance(look.parent, cst.Call) and look.parent.func is node:
+        return Hit(Kind.CUDA_METHOD, Need.HAND, f"x.to({look.device})")
+    if name == "is_cuda":
+        return Hit(Kind.DEVICE_CHECK, Need.HAND, 'x.device.type != "cpu"')
+    if name in ("cuda", "cudnn") and owner == "torch.backends":
+        return Hit(Kind.BACKEND_FLAGS, Need.NOTHING, "without effect on other devices")
+    return None
 
 
 def is_cuda(node: cst.Attribute, updated: cst.Attribute, look: Look) -> Hit | None:

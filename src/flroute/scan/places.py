@@ -16,7 +16,7 @@ import libcst as cst
 
 from flroute.scan.bindings import Bindings, dotted_name
 
-_DEVICE_NAME = re.compile(r"device|accelerator|map_location|(^|[_-])dev([_-]|\d|$)", re.IGNORECASE)
+_DEVICE_NAME = re.compile(r"device|accelerator|location|(^|[_-])dev([_-]|\d|$)", re.IGNORECASE)
 _BACKEND_NAME = re.compile(r"backend", re.IGNORECASE)
 _TALK = {
     "print", "debug", "info", "warning", "warn", "error", "critical", "exception", "log", "write", "getLogger", "fail", "skip",
@@ -216,7 +216,7 @@ def _positional(arg: cst.Arg, call: cst.Call, last: str, search: _Search) -> Pla
     if last in _LOOKUPS:  # getattr(args, "device", "cuda"), config.get("device", "cuda")
         first = call.args[1 if last == "getattr" and len(call.args) > 2 else 0]
         return search.if_so(first is not arg and _says(first.value, search.said))
-    if last == "to" and not search.backend:
+    if last in ("to", "register_kernel") and not search.backend:
         return search.here
     if last in ("startswith", "endswith", "find", "count", "index"):
         owner = call.func.value if isinstance(call.func, cst.Attribute) else call.func

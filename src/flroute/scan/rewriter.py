@@ -39,6 +39,7 @@ RULES: dict[type[cst.CSTNode], tuple[Rule, ...]] = {
         call_rules.old_profile,
         string_rules.starts_with,
         call_rules.device_object,
+        name_rules.by_name,
     ),
     cst.Arg: (call_rules.map_location,),
     cst.Attribute: (

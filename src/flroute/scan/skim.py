@@ -14,7 +14,7 @@ from flroute.scan.bindings import Bindings
 from flroute.scan.cuda_names import CHOOSING, LIBRARIES
 
 _WORDS = (
-    r"cuda|nccl|cudnn|cublas|\.cpu\(|\.to\(|map_location|GradScaler|torch\.autograd|cpp_extension|"
+    r"cuda|nccl|nvtx|cudnn|cublas|\.cpu\(|\.to\(|map_location|GradScaler|torch\.autograd|cpp_extension|"
     + "|".join(re.escape(name.partition(".")[0]) for name in LIBRARIES)
     + "|"
     + "|".join(sorted({name.rpartition(".")[2] for name in CHOOSING}))

@@ -42,7 +42,11 @@ def simple_string(node: cst.SimpleString, updated: cst.SimpleString, look: Look)
         return _backend(node, look)
     if _TYPE.fullmatch(text):
         return Hit(Kind.TENSOR_TYPE, Need.HAND, "say dtype= and device=DEVICE")
-    if text in PROFILER_COLUMNS and isinstance(look.parent, cst.Arg | cst.Index):
+    if text == "CUDA" and _is_dispatch_key(look):
+        return Hit(
+            Kind.DEVICE_STRING, Need.HAND, "register_kernel(DEVICE.type) of torch.library takes any device"
+        )
+    if text in PROFILER_COLUMNS and _is_column(text, look):
         return Hit(Kind.PROFILER, instead=cst.SimpleString(node.value.replace("cuda", "device")))
     if is_environment(text) and _in_environment(look):
         return Hit(
@@ -113,6 +117,8 @@ def starts_with(node: cst.Call, updated: cst.Call, look: Look) -> Hit | None:
         return None
     if string_value(node.args[0].value) != "cuda" or not names_a_device(func.value):
         return None
+    if _other_devices_around(look):
+        return None
     host = look.code('{owner}.startswith("cpu")', owner=func.value)
     new: cst.BaseExpression = cst.UnaryOperation(cst.Not(), host)
     if not in_a_test(node, look.parent):
@@ -166,6 +172,10 @@ def _device_string(node: cst.SimpleString, text: str, look: Look) -> Hit | None:
         return None
     if place is Place.GENERATOR:
         return Hit(Kind.GENERATOR, Need.HAND, _NO_GENERATOR)
+    if _is_part_of_text(look):
+        return Hit(_KINDS[place], Need.HAND, "a part of a longer text: say what it is on another device")
+    if place is Place.DEVICE and _is_one_of_many(look):
+        return Hit(_KINDS[place], Need.HAND, "one of the devices that are listed: add DEVICE.type")
     if place is Place.CHECK and (text == "cuda" or isinstance(look.parent, cst.MatchValue)):
         if _rewritten_above(look):
             return None
@@ -201,6 +211,39 @@ def _rewritten_above(look: Look) -> bool:
 def _backend(node: cst.SimpleString, look: Look) -> Hit | None:
     place = place_of(node, look.above, look.names, backend=True, sure=False)
     return None if place is Place.NOTHING else Hit(_KINDS[place], instead=look.code(_BACKEND))
+
+
+def _is_column(text: str, look: Look) -> bool:
+    """``sort_by="cuda_time_total"``, ``row["cuda_time"]``; the longer ones mean nothing else in a list or a variable, either."""
+    if isinstance(look.parent, cst.Arg | cst.Index):
+        return True
+    listed = isinstance(look.parent, cst.Element | cst.Assign | cst.Param)
+    return listed and text.endswith(("_total", "_usage"))
+
+
+def _is_dispatch_key(look: Look) -> bool:
+    """``library.impl("op", function, "CUDA")``."""
+    call = look.above[-2] if isinstance(look.parent, cst.Arg) and len(look.above) > 1 else None
+    if not isinstance(call, cst.Call):
+        return False
+    is_method = isinstance(call.func, cst.Attribute) and call.func.attr.value == "impl"
+    return is_method or look.qualified(call.func) in ("torch.library.impl", "torch.library.Library")
+
+
+def _is_one_of_many(look: Look) -> bool:
+    """``("cuda", "xpu", "npu")``: whoever lists devices means each of them."""
+    if not isinstance(look.parent, cst.Element) or len(look.above) < 2:
+        return False
+    return _OTHERS.search(source_of(look.above[-2])) is not None
+
+
+def _is_part_of_text(look: Look) -> bool:
+    """``f"{'cuda' if on_cuda else 'cpu'}_time"``: a longer word, and no device."""
+    whole = next((node for node in reversed(look.above) if isinstance(node, cst.FormattedString)), None)
+    if whole is None:
+        return False
+    texts = [part.value for part in whole.parts if isinstance(part, cst.FormattedStringText)]
+    return any(text != ":" for text in texts)
 
 
 def _in_environment(look: Look) -> bool:
