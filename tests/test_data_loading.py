@@ -139,3 +139,8 @@ def test_pinning() -> None:
         NotImplementedError, match="getPinnedMemoryAllocator"
     ):  # the page on torch.fl says what to do
         torch.empty(3, pin_memory=True)
+    with flroute.enable(default_device=False):
+        made = torch.empty(3, pin_memory=True)
+    assert made.device.type == "cpu"
+    assert made.is_pinned(), "C++ that asked for it insists"
+    assert not torch.empty(3).is_pinned()
