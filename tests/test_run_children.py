@@ -30,7 +30,9 @@ def test_reports_are_added_up(tmp_path: Path) -> None:
     report_of(Decision("aten::mm", Route.NATIVE, "acme:mm", "fl:1", Reason.MATCHED, calls=3)).to_json(
         tmp_path / "2.json"
     )
-    (tmp_path / "3.json").touch()
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    (tmp_path / f"{gone.pid}-3.json").touch()
     found = with_children(own, tmp_path)
     assert [(d.op, d.device, d.calls) for d in found.decisions] == [
         ("aten::hypot", "fl:0", 2),
@@ -70,6 +72,8 @@ def test_a_script_reports_what_the_processes_did_that_it_started(tmp_path: Path)
             forked = multiprocessing.get_context("fork").Process(target=fall_back)
             forked.start()
             forked.join()
+            late = "import atexit, time, torch; torch.ones(2).cuda().exp(); atexit.register(time.sleep, 1.5)"
+            subprocess.Popen([sys.executable, "-c", late])  # nobody waits for it, either
             start = multiprocessing.get_context("spawn").Process
             start(target=fall_back, args=(True,)).start()
             start(target=fall_back).start()  # nobody joins it
@@ -78,9 +82,9 @@ def test_a_script_reports_what_the_processes_did_that_it_started(tmp_path: Path)
     done = run("-m", "flroute", "run", "--device", "opaque", "--report", str(report), str(script))
     assert done.returncode == 0, done.stderr
     found = json.loads(report.read_text())
-    assert found["processes"] == {"reported": 4, "silent": 1}
+    assert found["processes"] == {"reported": 5, "silent": 1}
     calls = {d["op"]: d["calls"] for d in found["decisions"] if d["route"] == "fallback"}
-    assert calls == {"aten::hypot": 2, "aten::exp": 1}
+    assert calls == {"aten::hypot": 2, "aten::exp": 2}
     relus = [d["calls"] for d in found["decisions"] if d["op"] == "aten::relu"]
     assert relus == [1], "forked processes count from zero"
     assert {"name": "Tensor.cuda", "site": f"{script}:6", "calls": 2} in found["redirected"]

@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import os
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,9 @@ from flroute.report import Report, added_up
 from flroute.routing.trace import read
 from flroute.session import Session
 from flroute.vocabulary import Decision, Redirected
+
+_PATIENCE = 5.0
+"""Seconds to wait for processes that nobody waits for."""
 
 _LAST = -100
 """Priority among what a forked process does as it ends: after the processes that it started in turn."""
@@ -72,10 +76,16 @@ def folder_for_reports() -> Iterator[Path]:
 
 
 def with_children(report: Report, folder: Path) -> Report:
-    """A report to which those in ``folder`` are added; waits for processes that Python itself waits for at the end."""
+    """A report to which those in ``folder`` are added.
+
+    Waits for processes that Python itself waits for at the end, and a little for others: they may be about to end, too.
+    """
     for child in multiprocessing.active_children():
         if not child.daemon:
             child.join()
+    latest = time.monotonic() + _PATIENCE
+    while time.monotonic() < latest and any(map(_is_under_way, folder.glob("*.json"))):
+        time.sleep(0.05)
     decisions, redirected = [*report.decisions], [*report.redirected]
     reported = silent = 0
     for path in sorted(folder.glob("*.json")):
@@ -90,6 +100,17 @@ def with_children(report: Report, folder: Path) -> Report:
     return report.of_processes(
         added_up(decisions, _but_for_counts), _uses_added_up(redirected), reported=reported, silent=silent
     )
+
+
+def _is_under_way(path: Path) -> bool:
+    """Whether the process that left a file empty may still fill it."""
+    try:
+        if path.stat().st_size:
+            return False
+        os.kill(int(path.name.partition("-")[0]), 0)  # asks whether it is there
+    except OSError:
+        return False
+    return True
 
 
 def _but_for_counts(decision: Decision) -> Decision:

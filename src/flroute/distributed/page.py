@@ -28,8 +28,9 @@ torchrun --standalone --nproc-per-node=2 examples/train_ddp.py                  
 torchrun --nnodes=2 --nproc-per-node=2 --rdzv-endpoint=host1:29500 examples/train_ddp.py    # on each of two hosts
 ```
 
-DDP, FSDP2 (`fully_shard`), DTensor, tensor parallel and `torch.distributed.checkpoint` work on it. Tested: on 2 and 4 processes
-a small MLP has the losses of one process to 1e-5, and a checkpoint of 4 ranks goes on with 2.
+DDP (`find_unused_parameters=True` in a session only), FSDP2 (`fully_shard`), DTensor, tensor parallel and
+`torch.distributed.checkpoint` work on it. Tested: on 2 and 4 processes a small MLP has the losses of one process to 1e-5, and a
+checkpoint of 4 ranks goes on with 2.
 
 ## A collective is an op
 
