@@ -75,22 +75,15 @@ def test_one_pass_tells_what_two_would(values: np.ndarray, references: np.ndarra
 
 
 @given(
-    st.integers(1, 20).flatmap(
-        lambda size: st.tuples(
-            hnp.arrays(np.float64, size, elements=st.floats(-1e6, 1e6)),
-            hnp.arrays(
-                np.float64, size, elements=st.floats(-8, 8) | st.sampled_from([0.0, math.inf, math.nan])
-            ),
-        )
-    ),
+    hnp.arrays(np.float64, 6, elements=st.floats(-1e6, 1e6)),
+    hnp.arrays(np.float64, 6, elements=st.floats(-8, 8) | st.sampled_from([0.0, math.inf, math.nan])),
     st.sampled_from([0.0, 2.0]),
     st.sampled_from([0.0, 1.0, 4.0]),
 )
 def test_a_quick_look_says_what_a_look_at_every_element_does(
-    arrays: tuple[np.ndarray, np.ndarray], rtol_eps: float, atol_eps: float
+    exact: np.ndarray, roundings: np.ndarray, rtol_eps: float, atol_eps: float
 ) -> None:
     """A value is off by some roundings of its own, of the largest, or is no number at all."""
-    exact, roundings = arrays
     info = torch.finfo(torch.float32)
     scale = np.abs(exact).max()
     with np.errstate(over="ignore", invalid="ignore"):
@@ -110,12 +103,12 @@ def test_a_quick_look_says_what_a_look_at_every_element_does(
     assert (found.scale, found.finite) == (scale, bool(np.isfinite(value).all()))
 
 
-@given(hnp.arrays(np.int64, st.integers(1, 20), elements=st.integers(-(2**63), 2**63 - 1)), st.data())
+@given(hnp.arrays(np.int64, 6, elements=st.integers(-(2**63), 2**63 - 1)), st.data())
 def test_integers_that_are_equal_are_as_far_as_a_look_at_each_says(
     values: np.ndarray, data: st.DataObject
 ) -> None:
     other = values.copy()
-    other[data.draw(st.integers(0, len(values) - 1))] ^= data.draw(st.sampled_from([0, 1, 1 << 40]))
+    other[data.draw(st.integers(0, 5))] ^= data.draw(st.sampled_from([0, 1, 1 << 40]))
     found = reading(torch.from_numpy(other), torch.from_numpy(values), Tolerance(0.0, 0.0, ""))
     assert (found.excess > 0) == (not np.array_equal(values, other))
     assert found.scale == float(max(abs(int(value)) for value in values))

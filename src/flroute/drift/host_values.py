@@ -44,7 +44,7 @@ def seen_from_host(tensor: torch.Tensor) -> torch.Tensor:
         if not lazy and _is_all_of_its_storage(tensor, count):  # most are, and this takes a third of the time
             settle(device)
             flat = torch.frombuffer(MEMORY, dtype=tensor.dtype, count=count, offset=address - BASE)
-            return flat if tensor.dim() == 1 else _view.redispatch(HOST_KEYS, flat, tensor.shape)  # type: ignore[no-any-return]
+            return flat if tensor.dim() == 1 else _view.redispatch(HOST_KEYS, flat, tensor.shape)
         alias = host_alias(tensor)
         return resolved(alias) if lazy else alias
     made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
