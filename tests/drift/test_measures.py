@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 import flroute
 from flroute.drift.measures import Difference, difference, ulp
-from flroute.drift.tolerances import Tolerance, exceeds, excess, extent_of
+from flroute.drift.tolerances import Tolerance, exceeds, excess, extent_of, reading
 
 BLOCK_AND_MORE = (1 << 15) + 3
 
@@ -72,6 +72,46 @@ def test_one_pass_tells_what_two_would(values: np.ndarray, references: np.ndarra
     assert found.error == (value.double() - exact).abs().max()
     assert found.scale == exact.abs().max()
     assert found.apart == (apart if apart.isfinite() else math.inf)
+
+
+@given(
+    hnp.arrays(np.float64, 6, elements=st.floats(-1e6, 1e6)),
+    hnp.arrays(np.float64, 6, elements=st.floats(-8, 8) | st.sampled_from([0.0, math.inf, math.nan])),
+    st.sampled_from([0.0, 2.0]),
+    st.sampled_from([0.0, 1.0, 4.0]),
+)
+def test_a_quick_look_says_what_a_look_at_every_element_does(
+    exact: np.ndarray, roundings: np.ndarray, rtol_eps: float, atol_eps: float
+) -> None:
+    """A value is off by some roundings of its own, of the largest, or is no number at all."""
+    info = torch.finfo(torch.float32)
+    scale = np.abs(exact).max()
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = (exact + roundings * info.eps * np.where(np.arange(len(exact)) % 2, scale, exact)).astype(
+            np.float32
+        )
+        error = np.abs(value - exact)
+    tolerance = Tolerance(rtol_eps * info.eps, atol_eps * info.eps, "")
+    allowed = tolerance.rtol * np.abs(exact) + tolerance.atol * scale + info.smallest_normal
+    worst = np.where(np.isfinite(error), error / allowed, math.inf).max()
+    found = reading(torch.from_numpy(value), torch.from_numpy(exact), tolerance)
+    assert (found.excess > 1) == (worst > 1)
+    assert found.excess >= worst * (1 - 1e-9)
+    if worst > 1:
+        assert found.excess == pytest.approx(worst)
+    assert found.max_abs == error[np.isfinite(error)].max(initial=0.0)
+    assert (found.scale, found.finite) == (scale, bool(np.isfinite(value).all()))
+
+
+@given(hnp.arrays(np.int64, 6, elements=st.integers(-(2**63), 2**63 - 1)), st.data())
+def test_integers_that_are_equal_are_as_far_as_a_look_at_each_says(
+    values: np.ndarray, data: st.DataObject
+) -> None:
+    other = values.copy()
+    other[data.draw(st.integers(0, 5))] ^= data.draw(st.sampled_from([0, 1, 1 << 40]))
+    found = reading(torch.from_numpy(other), torch.from_numpy(values), Tolerance(0.0, 0.0, ""))
+    assert (found.excess > 0) == (not np.array_equal(values, other))
+    assert found.scale == float(max(abs(int(value)) for value in values))
 
 
 @pytest.mark.parametrize("place", [0, BLOCK_AND_MORE // 2, BLOCK_AND_MORE - 1])

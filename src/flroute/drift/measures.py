@@ -15,7 +15,11 @@ BLOCK = 1 << 15
 _EXPONENT = np.array(np.inf).view(np.int64)
 """The bits of a float64 that say its exponent: alone they are the power of two below it."""
 
-_NO_NUMPY = (torch.bfloat16, torch.complex32)
+_KNOWN_TO_NUMPY = frozenset(
+    {torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool}
+    | {torch.int8, torch.int16, torch.int32, torch.int64}
+    | {torch.uint8, torch.uint16, torch.uint32, torch.uint64}
+)
 
 
 @dataclass(frozen=True)
@@ -94,13 +98,12 @@ def _blocks(value: torch.Tensor, reference: torch.Tensor) -> Any:
 
 def flat(tensor: torch.Tensor) -> Any:
     """The elements of a tensor as a flat array on the host, of a dtype that numpy has."""
-    here = tensor
-    if here.is_quantized:
-        here = here.dequantize()
-    if here.layout is not torch.strided:
-        here = here.to_dense()
-    if here.dtype in _NO_NUMPY or (here.dtype.itemsize == 1 and here.is_floating_point()):
-        here = here.detach().cpu().to(torch.complex64 if here.is_complex() else torch.float32)  # exact
+    here = tensor if tensor.layout is torch.strided else tensor.to_dense()
+    if here.dtype not in _KNOWN_TO_NUMPY:
+        if here.is_quantized:
+            here = here.dequantize()
+        else:
+            here = here.detach().cpu().to(torch.complex64 if here.is_complex() else torch.float32)  # exact
     return here.numpy(force=True).reshape(-1)
 
 

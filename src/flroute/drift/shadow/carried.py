@@ -60,8 +60,8 @@ class Carried:
             if seen is None:  # its bytes are read as something else
                 return None
             made = seen
-        if _geometry(made) != _geometry(tensor):
-            made = made.as_strided(*_geometry(tensor))
+        if made.stride() != tensor.stride() or made.shape != tensor.shape or tensor.storage_offset():
+            made = made.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
         if tensor.is_conj():
             made = torch.conj_physical(made)
         return torch.neg(made) if tensor.is_neg() else made
@@ -79,8 +79,7 @@ class Carried:
         if not _can_be_carried(tensor):
             return
         values = values.to(self._dtype_for(tensor.dtype))
-        count = _elements_of_storage(tensor)
-        if _fills(values, tensor, count):
+        if _fills(values, tensor):
             self._keep(tensor, values)
             return
         self.begin(tensor)
@@ -125,10 +124,6 @@ def _can_be_carried(tensor: torch.Tensor) -> bool:
     return tensor.device.type == DEVICE_TYPE and is_dense(tensor) and tensor.numel() > 0
 
 
-def _geometry(tensor: torch.Tensor) -> tuple[torch.Size, tuple[int, ...], int]:
-    return tensor.shape, tensor.stride(), int(tensor.storage_offset())
-
-
 def _flat(values: torch.Tensor) -> torch.Tensor:
     return values.as_strided((values.numel(),), (1,), 0)
 
@@ -142,8 +137,9 @@ def _whole_storage(tensor: torch.Tensor) -> torch.Tensor:
     return as_strided.redispatch(HOST_KEYS, tensor, (_elements_of_storage(tensor),), (1,), 0)  # type: ignore[no-any-return]
 
 
-def _fills(values: torch.Tensor, tensor: torch.Tensor, count: int) -> bool:
+def _fills(values: torch.Tensor, tensor: torch.Tensor) -> bool:
     """Whether the values lie in memory of their own as the tensor's do, and these are all that its storage holds."""
+    count = _elements_of_storage(tensor)
     return (
         values.stride() == tensor.stride()
         and values.numel() == count

@@ -56,6 +56,8 @@ class Observed:
         self._written = written_tensors(facts, args, kwargs)
         self._functional = facts.functional or facts.functional_of_list
         """What makes new results where this op writes: then the reference overwrites none of its inputs."""
+        self._overwritten = () if self._functional is not None else tuple(map(id, self._written))
+        """Inputs that the reference writes."""
         self._place = observer.here()
         self._unjudged: str | None = None
         self._made: list[torch.Tensor] = []
@@ -126,27 +128,24 @@ class Observed:
         found = self._as_is.get(id(tensor))
         if found is None:
             found = seen_from_host(tensor)
-            found = self._as_is[id(tensor)] = found.clone() if self._overwrites(tensor) else found
+            found = self._as_is[id(tensor)] = found.clone() if id(tensor) in self._overwritten else found
         return found
 
     def _read(self, tensor: torch.Tensor) -> torch.Tensor:
         found = self._seen.get(id(tensor))
         if found is None:
             dtype = self._observer.reference.dtype_for(tensor.dtype)
-            found = self._seen[id(tensor)] = seen_from_host(tensor).to(dtype, copy=self._overwrites(tensor))
+            found = seen_from_host(tensor).to(dtype, copy=id(tensor) in self._overwritten)
+            self._seen[id(tensor)] = found
         return found
 
     def _read_carried(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device.type != DEVICE_TYPE:
             return self._read(tensor)
-        if self._overwrites(tensor):
+        if id(tensor) in self._overwritten:
             self._carried.begin(tensor)
         carried = self._carried.view(tensor)
         return self._read(tensor) if carried is None else carried
-
-    def _overwrites(self, tensor: torch.Tensor) -> bool:
-        """Whether the reference writes this input."""
-        return self._functional is None and any(tensor is written for written in self._written)
 
     def _compute(self, read: Read) -> list[torch.Tensor]:
         """Results in the order of ``_results_of``."""
@@ -233,7 +232,7 @@ class Observed:
         inputs = list(self._inputs().values())
 
         def moved() -> list[torch.Tensor]:
-            if self._as_is or (self._written and self._functional is None):
+            if self._as_is or self._overwritten:
                 return []  # what is exact is to be exact; or the reference has overwritten what it read
 
             def compute(values: list[torch.Tensor]) -> list[torch.Tensor]:
