@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from support import needs_triton
+
 pytest.importorskip("triton")
 pytest.importorskip("llvmlite")
 
@@ -19,6 +21,7 @@ GUARD = b"guard" * 100
 
 @pytest.fixture(scope="session")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    needs_triton()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
         patch.setenv("FLROUTE_CACHE_DIR", str(tmp_path_factory.mktemp("flroute")))
