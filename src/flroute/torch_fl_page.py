@@ -144,10 +144,8 @@ ranks each draw their part of one stream, gives a device its own: the host's see
 
 - `torch.Generator("fl")` is a `NotImplementedError`. Pass `torch.Generator()`, the host's: ops on `fl` draw from it. The state of a
   device itself is `torch.fl.get_rng_state()`.
-- Copies to and from the device need no pinned memory, and what asks for it gets ordinary memory of the host:
-  `torch.empty(n, pin_memory=True)`, which says that it is pinned, as DDP insists; `pin_memory()`, which gives the tensor itself and
-  leaves `is_pinned()` false; `DataLoader(pin_memory=True)`, with `pin_memory_device="fl"` too. On a PyTorch whose layouts are not
-  known, the first is PyTorch's `NotImplementedError`.
+- Host memory needs no pinning. `torch.empty(n, pin_memory=True)` is ordinary memory that says `is_pinned()`; `pin_memory()` gives
+  the tensor itself, which does not, and `DataLoader(pin_memory=True)` works, with `pin_memory_device="fl"` too.
 - `tensor.to(..., non_blocking=True)` works; when it returns, the copy is done, or ordered before all later work.
 - `np.asarray(x)` and `x.numpy()` of a tensor on `fl` are a `TypeError`, as on cuda: `x.cpu().numpy()`, or `x.numpy(force=True)`.
 - A tensor on `fl` sent to another process is a `DeviceError`: send `x.cpu()`.

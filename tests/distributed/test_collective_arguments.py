@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +14,7 @@ import torch.distributed as dist
 from launch import Ranks
 
 import flroute
+from flroute.distributed.groups import group_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
 
@@ -107,6 +111,38 @@ def test_rows_that_no_splits_share_out() -> None:
         "5 rows of the input [5] cannot be split evenly among 4 ranks; pass input_split_sizes"
     )
     assert rows_to_each(values | {"input": ones(8, 2)}, 4, 3) is None
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_sparse_tensors_go_where_gloo_takes_them() -> None:
+    x = torch.eye(2, device="fl").to_sparse()
+    dist.all_reduce(x, op=dist.ReduceOp.AVG)
+    assert x.to_dense().tolist() == [[1, 0], [0, 1]]
+    for call in (
+        lambda: dist.all_reduce(x, op=dist.ReduceOp.MAX),
+        lambda: dist.broadcast(x, 0),
+        lambda: dist.all_reduce(torch.eye(2, device="fl").to_sparse_csr()),
+    ):
+        with pytest.raises(
+            flroute.CollectiveError, match=r"layout torch\.sparse_\w+ can be in no collective but .*to_dense"
+        ):
+            call()
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_an_error_that_nobody_expected_reaches_who_waits_and_the_queue_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group, odd = group_of(dist.group.WORLD), IndexError("odd")
+    landed: SimpleQueue[Any] = SimpleQueue()
+
+    def agree(*_: object) -> None:
+        raise odd
+
+    monkeypatch.setattr(group.roll_call, "agree", agree)
+    for _ in range(2):
+        group.begin(group.roll_call.enter("kind", "title"), [0], list, SimpleNamespace(land=landed.put), 1.0)  # type: ignore[arg-type]
+        assert landed.get(timeout=30) is odd
 
 
 def test_nobody_hangs_and_all_go_on(ranks: Ranks) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch.multiprocessing import reductions
+from torch.utils.backend_registration import generate_methods_for_privateuse1_backend
 
 from flroute.device import autocast, data_parallel, dlpack, pinned_memory
 from flroute.device.serialization import storage_on_device
@@ -70,7 +71,7 @@ def _make_storages() -> None:
         return storage_on_device(original(cls, *args, **kwargs), to_index(device))
 
     storage.__new__ = new  # type: ignore[method-assign,assignment]
-    torch.utils.generate_methods_for_privateuse1_backend(
+    generate_methods_for_privateuse1_backend(
         for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
     )
 

@@ -28,9 +28,9 @@ torchrun --standalone --nproc-per-node=2 examples/train_ddp.py                  
 torchrun --nnodes=2 --nproc-per-node=2 --rdzv-endpoint=host1:29500 examples/train_ddp.py    # on each of two hosts
 ```
 
-DDP (`find_unused_parameters=True` in a session only), FSDP2 (`fully_shard`), DTensor, tensor parallel and
-`torch.distributed.checkpoint` work on it. Tested: on 2 and 4 processes a small MLP has the losses of one process to 1e-5, and a
-checkpoint of 4 ranks goes on with 2.
+DDP in all its forms (unused parameters, static graphs, sparse gradients, `SyncBatchNorm`), FSDP2 (`fully_shard`, of a model on the
+host too), DTensor, tensor parallel and `torch.distributed.checkpoint` work on it. Tested: on 2 and 4 processes
+a small MLP has the losses of one process to 1e-5, and a checkpoint of 4 ranks goes on with 2.
 
 ## A collective is an op
 
@@ -44,8 +44,9 @@ memory` or `through a copy on the host`. A tensor with gaps between its elements
 _AFTER_TABLE = """
 What has no rank to reduce with moves in any dtype. gloo reduces {as_they_are}; {wider} go in something wider. Truth values are
 reduced as "any" (SUM, MAX, BOR) and "all" (PRODUCT, MIN, BAND); complex numbers know SUM and AVG. AVG is a sum, divided
-afterwards; of integers it is cut off. PREMUL_SUM, AVG of truth values and `uint64` are errors. `monitored_barrier` is gloo's own,
-for the host.
+afterwards; of integers it is cut off.
+Sparse tensors (COO) can be all_reduced with SUM and AVG. PREMUL_SUM, AVG of truth values and `uint64` are errors.
+`monitored_barrier` is gloo's own, for the host.
 
 ## A vendor's own
 
