@@ -40,6 +40,8 @@ the same for a block of code, and `FLROUTE_ALIAS=cuda` for every session.
   `torch.cuda.synchronize()`), and functions that were allowed in graphs, run as they stand, outside of a graph; each is named in
   the log, and `fullgraph=True` is not insisted on. Inductor has no code for the device: its graphs run op by op, as those of
   `aot_eager` do. Compiled code is for what cuda meant to it: other devices, or none, compile it anew.
+- `torch.jit.script` returns what it is given, as with `PYTORCH_JIT=0`: scripted code would branch on the truth, and what was
+  scripted before the session does. `torch.jit.trace` records what runs.
 - A generator of cuda's is one of the host's, from which the device draws.
 - A process with a real CUDA device is refused, unless `--hide-cuda` (`hide_cuda=True`) says that it may be hidden.
 
