@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from flroute.device.table import DEVICE_TYPE
 from flroute.routing import transfers
 from flroute.routing.accounting import Counts
+from flroute.routing.arrays import as_tensor
 from flroute.routing.overlap import refuse_partial
 from flroute.routing.placement import device_of_call
 from flroute.routing.plans import ComputeHandler, Plan
@@ -59,7 +59,7 @@ def view_handler(router: Router, facts: OpFacts) -> Plan:
         except RuntimeError:
             known = None
         except AttributeError:  # a number
-            return op(_as_tensor(tensor), *args[1:], **kwargs)
+            return op(as_tensor(tensor), *args[1:], **kwargs)
         if known is None:
             return first(tensor, args, kwargs)
         call, tick = known
@@ -148,17 +148,12 @@ def _copy_handler(router: Router, facts: OpFacts) -> Plan:
     return run
 
 
-def _as_tensor(source: Any) -> torch.Tensor:
-    """A number, which graphs have where an op takes a tensor, as the tensor that PyTorch makes of it beneath a mode."""
-    return source if isinstance(source, torch.Tensor) else torch.from_numpy(np.asarray(source))
-
-
 def _copy_inplace_handler(router: Router, facts: OpFacts) -> Plan:
     """``copy_(target, source)``: on one device an op like any other, else a transfer."""
     on_one_device = ComputeHandler(router, facts)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        target, source = args[0], _as_tensor(args[1])
+        target, source = args[0], as_tensor(args[1])
         if DEVICE_TYPE not in (source.device.type, target.device.type):
             return facts.op(*args, **kwargs)
         if is_sparse(target) and target.layout is source.layout:
@@ -181,7 +176,7 @@ def _to_copy_handler(router: Router, facts: OpFacts) -> Plan:
     handler = general if general.hot is None else general.hot.handler
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        source = _as_tensor(args[0])
+        source = as_tensor(args[0])
         if source.is_nested and device_of_call([], args, kwargs) is not None:
             refuse_nested(facts.name)
         return handler(
