@@ -526,9 +526,11 @@ def test_unsupported_in_an_in_place_call_leaves_the_target_to_the_next(vendors: 
 
 
 def test_numbers_where_an_op_takes_a_tensor() -> None:
-    """As graphs of AOTAutograd have them: a constant of Python's that was a tensor without dimensions."""
+    """As graphs of AOTAutograd and of TorchScript have them: a constant that was a tensor without dimensions."""
     with flroute.enable():
         assert torch.ops.aten._to_copy.default(2, dtype=torch.float32).item() == 2.0
         assert torch.ops.aten._to_copy.default(2, device=torch.device("fl:0")).device.type == "fl"
         assert torch.ops.aten.copy_.default(torch.zeros(3), 2).tolist() == [2.0] * 3
-        assert torch.ops.aten._local_scalar_dense.default(2) == 2
+        traced = torch.jit.trace(lambda x: x * 2, torch.ones(3))
+        assert traced(torch.ones(3)).tolist() == [2.0] * 3
+        assert "2" in str(traced.graph)

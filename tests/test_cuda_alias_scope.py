@@ -250,6 +250,32 @@ def test_the_alias_comes_from_the_environment_too(monkeypatch: pytest.MonkeyPatc
         assert torch.ones(2).is_cuda
 
 
+def test_storages_say_cuda_to_the_users_code() -> None:
+    with flroute.enable(alias=("cuda",)):
+        x = torch.ones(2, device="cuda:1")
+        for storage in (x.untyped_storage(), x.storage()):
+            assert (str(storage.device), storage.is_cuda, storage.get_device()) == ("cuda:1", True, 1)
+            host = storage.cpu()
+            assert (host.device.type, host.is_cuda) == ("cpu", False)
+        assert torch.UntypedStorage(4, device=x.untyped_storage().device).is_cuda
+    storage = x.untyped_storage()
+    assert (storage.device, storage.is_cuda, storage.get_device()) == (x.device, False, 1)
+
+
+def test_scripted_functions_run_as_they_stand_and_traced_ones_as_they_ran() -> None:
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.is_cuda else x * 3
+
+    with flroute.enable(alias=("cuda",)) as session:
+        x = torch.ones(2, device="cuda")
+        assert torch.jit.script(twice)(x).tolist() == [2, 2]
+        traced = torch.jit.trace(twice, x)
+        assert traced(x).tolist() == [2, 2]
+        assert "torch.jit.script" in {use.name for use in session.redirected}
+    assert traced(x).tolist() == [2, 2]
+    assert isinstance(torch.jit.script(twice), torch.jit.ScriptFunction)
+
+
 def test_what_a_module_kept_from_inside_is_pytorchs_own_afterwards() -> None:
     with flroute.enable(alias=("cuda",)):
         kept = torch.cuda.is_available, torch.load, torch.Generator, torch.cuda.FloatTensor

@@ -330,6 +330,24 @@ def compiled(original: Any) -> Any:
     return compile_what_can_be
 
 
+def scripted(original: Any) -> Any:
+    """``torch.jit.script``: its interpreter calls no function mode, so that its code would branch on the truth."""
+
+    @functools.wraps(original)
+    def script(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        frame = asker(1)
+        if is_own(frame):
+            return original(obj, *args, **kwargs)
+        current().uses.add("torch.jit.script", frame)
+        current().uses.say_once(
+            "torch.jit.script",
+            "returns what it is given, as with PYTORCH_JIT=0; torch.jit.trace makes what can be saved",
+        )
+        return obj
+
+    return script
+
+
 # Where PyTorch and Python call the user's code ------------------------------------------------------------------------
 
 

@@ -40,6 +40,8 @@ the same for a block of code, and `FLROUTE_ALIAS=cuda` for every session.
   `torch.cuda.synchronize()`), and functions that were allowed in graphs, run as they stand, outside of a graph; each is named in
   the log, and `fullgraph=True` is not insisted on. Inductor has no code for the device: its graphs run op by op, as those of
   `aot_eager` do. Compiled code is for what cuda meant to it: other devices, or none, compile it anew.
+- `torch.jit.script` returns what it is given, as with `PYTORCH_JIT=0`: scripted code would branch on the truth, and what was
+  scripted before the session does. `torch.jit.trace` records what runs.
 - `torch.version.cuda` is `None`, as with PyTorch for ROCm: nothing of CUDA is installed.
 - A kernel that a script registers for `cuda` with `torch.library` is one for the device, also after the session.
 - A generator of cuda's is one of the host's, from which the device draws.

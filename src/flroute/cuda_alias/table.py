@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.cuda.comm  # which import torch leaves out
 
-from flroute.cuda_alias import answers, custom_ops, process_groups, profilers
+from flroute.cuda_alias import answers, custom_ops, process_groups, profilers, storages
 from flroute.cuda_alias.alias import current
 from flroute.cuda_alias.patches import Patch
 from flroute.cuda_alias.replacements import (
@@ -72,6 +72,7 @@ def patches() -> Iterator[Patch]:
         for name in names:
             yield Patch(owner, name, of_type(_named(owner, name)), "the type 'cuda' means the device's")
     yield from _of_devices()
+    yield from storages.patches()
     yield from _of_collectives()
     for owner, name in ENGINE_ENTRIES:
         yield Patch(owner, name, answers.hears_of_cuda, "hooks and functions of the user's hear of cuda, too")
@@ -130,6 +131,7 @@ def _of_devices() -> Iterator[Patch]:
         ("torch", "set_autocast_gpu_dtype", answers.set_autocast_gpu_dtype, "the device's"),
         ("torch", "Generator", answers.generator, "the host's, from which the device draws"),
         ("torch", "compile", answers.compiled, "`fullgraph=True` is not insisted on"),
+        ("torch.jit", "script", answers.scripted, "what it is given, as with `PYTORCH_JIT=0`"),
         ("torch.nn.DataParallel", "__init__", answers.data_parallel, "over cuda's devices"),
         ("torch", "load", answers.load, "a number is cuda's"),
         ("torch.serialization", "load", answers.load, "a number is cuda's"),

@@ -122,3 +122,8 @@ def _arrays_in(values: Any) -> Iterator[np.ndarray[Any, Any]]:
             yield value
         elif isinstance(value, list | tuple):
             yield from _arrays_in(value)
+
+
+def as_tensor(value: Any) -> torch.Tensor:
+    """A number, which graphs have where an op takes a tensor, as the tensor that PyTorch makes of it beneath a mode."""
+    return value if isinstance(value, torch.Tensor) else torch.from_numpy(np.asarray(value))

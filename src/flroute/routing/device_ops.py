@@ -10,6 +10,7 @@ import torch
 from flroute.device.table import DEVICE_TYPE
 from flroute.routing import transfers
 from flroute.routing.accounting import Counts
+from flroute.routing.arrays import as_tensor
 from flroute.routing.overlap import refuse_partial
 from flroute.routing.placement import device_of_call
 from flroute.routing.plans import ComputeHandler, Plan
@@ -57,6 +58,8 @@ def view_handler(router: Router, facts: OpFacts) -> Plan:
             known = ticks.get((tensor.device, tensor.dtype, tensor.shape))
         except RuntimeError:
             known = None
+        except AttributeError:  # a number
+            return op(as_tensor(tensor), *args[1:], **kwargs)
         if known is None:
             return first(tensor, args, kwargs)
         call, tick = known
@@ -145,18 +148,13 @@ def _copy_handler(router: Router, facts: OpFacts) -> Plan:
     return run
 
 
-def _is_number(source: Any) -> bool:
-    """Whether a call in a graph has a number where the op takes a tensor, which PyTorch makes of it beneath the mode."""
-    return not isinstance(source, torch.Tensor)
-
-
 def _copy_inplace_handler(router: Router, facts: OpFacts) -> Plan:
     """``copy_(target, source)``: on one device an op like any other, else a transfer."""
     on_one_device = ComputeHandler(router, facts)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        target, source = args[0], args[1]
-        if _is_number(source) or DEVICE_TYPE not in (source.device.type, target.device.type):
+        target, source = args[0], as_tensor(args[1])
+        if DEVICE_TYPE not in (source.device.type, target.device.type):
             return facts.op(*args, **kwargs)
         if is_sparse(target) and target.layout is source.layout:
             return overwrite(target, source)
@@ -177,11 +175,12 @@ def _to_copy_handler(router: Router, facts: OpFacts) -> Plan:
     handler = ComputeHandler(router, facts).quickest()
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if _is_number(args[0]):
-            return facts.op(*args, **kwargs)
-        if args[0].is_nested and device_of_call([], args, kwargs) is not None:
+        source = as_tensor(args[0])
+        if source.is_nested and device_of_call([], args, kwargs) is not None:
             refuse_nested(facts.name)
-        return handler(args, {k: v for k, v in kwargs.items() if k not in ("non_blocking", "pin_memory")})
+        return handler(
+            (source,), {k: v for k, v in kwargs.items() if k not in ("non_blocking", "pin_memory")}
+        )
 
     return run
 
@@ -192,6 +191,8 @@ def _scalar_handler(router: Router, facts: OpFacts) -> Plan:
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensor = args[0]
+        if not isinstance(tensor, torch.Tensor):
+            return tensor  # a number
         if tensor.device.type != DEVICE_TYPE:
             return facts.op(*args, **kwargs)
         start = now() if router.recordings else 0

@@ -20,7 +20,7 @@ from flroute.errors import FallbackError, Unsupported
 from flroute.policy import Rule
 from flroute.routing import hot_path
 from flroute.routing.accounting import Counts
-from flroute.routing.arrays import refusing_kept
+from flroute.routing.arrays import as_tensor, refusing_kept
 from flroute.routing.candidates import candidates_in_order, in_words, refusal
 from flroute.routing.composites import brought_by_plugin, split_of
 from flroute.routing.expected import expected_results, raise_what_the_host_raises
@@ -117,6 +117,12 @@ class ComputeHandler:
         counts = self.router.counts(
             self.facts, Route.HOST, "cpu", Reason.POLICY, seen, detail="no device tensor"
         )
+        if not seen and (takes := self.facts.takes_tensor_at):  # numbers in the place of tensors
+
+            def of_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+                return op(*(as_tensor(arg) if at in takes else arg for at, arg in enumerate(args)), **kwargs)
+
+            return self.router.counted(counts, of_numbers)
         if not self.facts.is_composite:
             return self.router.counted(counts, lambda args, kwargs: op(*args, **kwargs))
 

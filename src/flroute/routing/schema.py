@@ -96,6 +96,11 @@ class OpFacts:
         return tuple(self.schema.arguments)
 
     @cached_property
+    def takes_tensor_at(self) -> frozenset[int]:
+        """The positions of arguments that are one tensor."""
+        return frozenset(at for at, argument in enumerate(self.arguments) if str(argument.type) == "Tensor")
+
+    @cached_property
     def is_metadata(self) -> bool:
         """Touches sizes, strides, offset or storage of a tensor, never its data."""
         if self.name in _METADATA:
