@@ -419,7 +419,7 @@ def test_it_follows_the_device_that_cuda_means() -> None:
     x = torch.ones(1)
 
     def where() -> int:
-        return function(x).untyped_storage().device.index
+        return int(repr(function(x)).partition("fl:")[2][0])  # which PyTorch prints, and so the truth
 
     with flroute.enable(device="reference:0", alias=("cuda",)):
         assert where() == 0
