@@ -78,8 +78,7 @@ def _patches() -> Iterator[Patch]:
     for name, make in (
         ("TensorVariable.method_attr_device", _tensor_says(torch.Tensor.device.__get__, lambda t: t.device)),
         ("TensorVariable.method_attr_is_cuda", _tensor_says(_IS_CUDA, lambda _: False)),
-        ("TensorVariable.method_get_device", _tensor_says(torch.Tensor.get_device, lambda t: t.device.index)),
-        ("TensorVariable.method_type", _type_of_tensor),
+        ("TensorVariable.call_method", _method_of_tensor),
         ("UserDefinedClassVariable.call_function", _made),
         ("BuiltinVariable.call_isinstance", _isinstance),
         ("UserFunctionVariable.call_function", _constant),
@@ -135,17 +134,26 @@ def _tensor_says(getter: Any, truth: Callable[[Any], Any]) -> Callable[[Any], An
     return make
 
 
-def _type_of_tensor(original: Any) -> Any:
-    @functools.wraps(original)
-    def read(self: Any, tx: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
-        said = original(self, tx, dtype, *args, **kwargs)
-        mode = mode_here()
-        if mode is None or dtype is not None or said is None:
-            return said
-        handle, truth = HANDLERS[torch.Tensor.type], said.as_python_constant()
-        return traced_constant(tx, _ask(tx, handle, mode.alias, lambda _: truth, (self,), {}))
+_METHODS: dict[str, Callable[[Any, Any], Any]] = {
+    "get_device": lambda tensor, _: tensor.device.index,
+    "type": lambda _, said: said,
+}
+"""The truth of methods that say where a tensor is, from the tensor or from what Dynamo says."""
 
-    return read
+
+def _method_of_tensor(original: Any) -> Any:
+    @functools.wraps(original)
+    def call(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+        said = original(self, tx, name, args, kwargs)
+        truth, mode = _METHODS.get(name), mode_here()
+        if truth is None or mode is None or args or kwargs or not said.is_python_constant():
+            return said
+        if self.device is None or self.device.type != DEVICE_TYPE:
+            return said
+        told, handle = truth(self, said.as_python_constant()), HANDLERS[getattr(torch.Tensor, name)]
+        return traced_constant(tx, _ask(tx, handle, mode.alias, lambda _: told, (self,), {}))
+
+    return call
 
 
 def _made(original: Any) -> Any:
