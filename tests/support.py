@@ -13,6 +13,7 @@ import torch
 from flroute import Decision, Session, enable, registry
 from flroute.device import table
 from flroute.device.table import Device
+from flroute.reference_vendor.triton_cpu import VersionError
 from flroute.routers import process_router
 from flroute.vendor import DeviceFacts, HostMemory, Kernel, Memory, Vendor, hookimpl
 
@@ -52,6 +53,16 @@ class Made:
 
 WithoutKernels = Callable[..., None]
 """Takes the ops whose kernels the reference vendor is to lose, until the test ends."""
+
+
+def needs_triton() -> None:
+    """Skip what compiles kernels where what compiles them is not installed, or is a Triton that flroute refuses by name.
+
+    Which Triton there is, a PyTorch for cuda decides: 2.11 asks for 3.6.
+    """
+    pytest.importorskip("triton")
+    pytest.importorskip("llvmlite")
+    pytest.importorskip("flroute.reference_vendor.triton_cpu.backend", exc_type=VersionError)
 
 
 def cuda_session() -> Iterator[Session]:

@@ -10,8 +10,9 @@ from types import ModuleType
 import pytest
 import torch
 
-pytest.importorskip("triton")
-pytest.importorskip("llvmlite")
+from support import needs_triton
+
+needs_triton()
 
 
 @pytest.fixture(scope="module")

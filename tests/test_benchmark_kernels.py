@@ -14,6 +14,8 @@ import pytest
 import torch
 from rich.console import Console
 
+from support import needs_triton
+
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 
 
@@ -63,8 +65,7 @@ def test_a_call_costs_something_and_less_than_one_that_computes(script: ModuleTy
 def test_kernels_are_compiled_anew_and_timed(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("triton")
-    pytest.importorskip("llvmlite")
+    needs_triton()
     from flroute.reference_vendor.triton_cpu import direct
 
     monkeypatch.setenv("FLROUTE_CACHE_DIR", str(tmp_path))

@@ -13,6 +13,8 @@ import pytest
 import torch
 from rich.console import Console
 
+from support import needs_triton
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -40,8 +42,7 @@ def test_sentences_are_embedded_as_on_the_host(monkeypatch: pytest.MonkeyPatch) 
 
 def test_triton_kernels_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process of its own: the kernel that it registers would stay."""
-    pytest.importorskip("triton")
-    pytest.importorskip("llvmlite")
+    needs_triton()
     monkeypatch.setenv("FLROUTE_CACHE_DIR", str(tmp_path))
     command = [sys.executable, str(EXAMPLES / "triton_kernel.py")]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout

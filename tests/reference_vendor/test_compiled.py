@@ -19,10 +19,9 @@ from flroute.reference_vendor import compiled
 from flroute.reference_vendor.compiled.launch import Source, block_of, ceil_div
 from flroute.reference_vendor.compiled.sizes import MIN_NUMEL
 from flroute.reference_vendor.triton_cpu import UnsupportedKernelError, direct
-from support import decision_of
+from support import decision_of, needs_triton
 
-pytest.importorskip("triton")
-pytest.importorskip("llvmlite")
+needs_triton()
 
 aten = torch.ops.aten
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]

@@ -12,10 +12,9 @@ from judge import check
 
 import flroute
 from flroute.reference_vendor.compiled.sizes import FEWEST_SCORES
-from support import decision_of
+from support import decision_of, needs_triton
 
-pytest.importorskip("triton")
-pytest.importorskip("llvmlite")
+needs_triton()
 
 FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from judge import Function, check
 
 import flroute
-from support import decision_of
+from support import decision_of, needs_triton
 
-pytest.importorskip("triton")
-pytest.importorskip("llvmlite")
+needs_triton()
 
 aten = torch.ops.aten
 DTYPES = [torch.float32, torch.float64]

@@ -8,11 +8,15 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from support import needs_triton
+
 pytest.importorskip("triton")
 pytest.importorskip("llvmlite")
 
 from flroute.reference_vendor import triton_cpu
 from flroute.reference_vendor.triton_cpu import launcher
+
+needs_triton()
 
 GUARD = b"guard" * 100
 
