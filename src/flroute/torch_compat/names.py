@@ -16,6 +16,7 @@ from packaging.version import Version
 from flroute.errors import CompatibilityError
 
 SUPPORTED = ("2.11", "2.13", "2.14", "2.15")
+"""Releases on which tests were run: docs/pytorch_releases.md says which. Others are only checked at import."""
 OLDEST = Version("2.11")
 TORCH_VERSION = Version(torch.__version__)
 ATTENTION_TAKES_MASK_AND_CAUSAL = TORCH_VERSION.release[:2] < (2, 14)
