@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import nox
 
 TORCH_RELEASES = ("2.11", "2.13", "2.14", "2.15")
-TRITON_RELEASES = ("3.8", "3.9")  # what triton_cpu.backend.TESTED says; PyTorch 2.14 pairs with 3.8, 2.15 with 3.9
+TRITON_RELEASES = ("3.8", "3.9")  # triton_cpu.backend.TESTED; PyTorch 2.14 pairs with 3.8, 2.15 with 3.9
 
 nox.options.reuse_existing_virtualenvs = True
 

@@ -19,13 +19,9 @@ from flroute.reference_vendor.triton_cpu import launcher
 GUARD = b"guard" * 100
 
 
-def pytest_pycollect_makemodule() -> None:
-    """Skips each file: a conftest that pytest is pointed at cannot skip as it is loaded."""
-    needs_triton()
-
-
 @pytest.fixture(scope="session")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    needs_triton()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
         patch.setenv("FLROUTE_CACHE_DIR", str(tmp_path_factory.mktemp("flroute")))
