@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -39,6 +40,7 @@ def test_installing_again_changes_nothing() -> None:
             storage._new_shared.__func__,
             torch._tensor_str._tensor_str,
             getattr(options, "_adjust", None),
+            torch._TorchCompileInductorWrapper.__call__,
             *engine,
         )
 
@@ -46,6 +48,35 @@ def test_installing_again_changes_nothing() -> None:
     for cure in CURES:
         cure.install()
     assert state() == before
+
+
+# Compiled graphs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("session", [False, True], ids=["outside", "session"])
+def test_torch_compile_runs_graphs_of_the_device_op_by_op(session: bool) -> None:
+    """By its default backend, Inductor, which raises for a device that it has no code for."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 1))
+    x = torch.randn(5, 3)
+    model(x).sum().backward()
+    expected = [parameter.grad for parameter in model.parameters()]
+    there = copy.deepcopy(model).to(DEVICE)
+    there.zero_grad()
+    with flroute.enable(DEVICE, fallback="error", default_device=False) if session else nullcontext() as opened:
+        torch.compile(there)(x.to(DEVICE)).sum().backward()
+    for parameter, wanted in zip(there.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad.cpu(), wanted)
+    if opened is not None:
+        assert "aten::gelu_backward" in {decision.op for decision in opened.decisions}
+
+
+def test_graphs_of_the_host_stay_with_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(
+        "torch._inductor.compile_fx.compile_fx", lambda graph, *_, **__: given.append(graph) or graph.forward
+    )
+    assert torch.compile(lambda x: x * 2)(torch.ones(3)).tolist() == [2, 2, 2]
+    assert len(given) == 1
 
 
 # Storages ---------------------------------------------------------------------------------------------------------

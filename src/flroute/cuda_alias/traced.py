@@ -25,14 +25,12 @@ from flroute.errors import FlrouteError
 from flroute.torch_compat import (
     asking_line,
     call_from,
-    compile_op_by_op,
     constants_in,
     dynamo_imported_aside,
     dynamo_is_imported,
     dynamo_names_that_lack,
     function_of_node,
     guard_on_answer,
-    is_about,
     leave_to_python,
     place_in_dynamo,
     traced_constant,
@@ -89,7 +87,6 @@ def _patches() -> Iterator[Patch]:
         ("TorchFunctionModeVariable.call_torch_function", _passed_on),
         ("SubgraphTracer.create_proxy", _node),
         ("OutputGraph.__init__", _guarded),
-        ("_TorchCompileInductorWrapper.__call__", _op_by_op),
     ):
         yield Patch(*place_in_dynamo(name), make)
 
@@ -285,13 +282,3 @@ def _guarded(original: Any) -> Any:
         guard_on_answer(self, "flroute", "cuda_alias", "alias", "meaning")
 
     return init
-
-
-def _op_by_op(original: Any) -> Any:
-    @functools.wraps(original)
-    def compile_graph(self: Any, graph: Any, examples: Any, **kwargs: Any) -> Any:
-        if is_about(graph, examples, DEVICE_TYPE):
-            return compile_op_by_op(graph, examples)
-        return original(self, graph, examples, **kwargs)
-
-    return compile_graph

@@ -27,6 +27,7 @@ from flroute.torch_compat import (
     before_printing,
     carries_more_than_its_impl,
     choose_as_on_host,
+    compile_op_by_op,
     find_op,
     replace_storage_resize,
     replace_streams_and_events,
@@ -190,6 +191,10 @@ def _accumulate_as_the_host_does() -> None:
     choose_as_on_host(DEVICE_TYPE)
 
 
+def _compile_op_by_op() -> None:
+    compile_op_by_op(DEVICE_TYPE)
+
+
 def _forget_casts_with_pytorchs_own() -> None:
     when_autocast_ends(autocast.forget_casts)
 
@@ -264,6 +269,11 @@ CURES: tuple[Cure, ...] = (
         "automatic options of linear_cross_entropy",
         "half-precision inputs would be accumulated in half precision, as PyTorch does on devices it has not measured",
         functools.cache(_accumulate_as_the_host_does),
+    ),
+    Cure(
+        "graphs that Inductor is given",
+        "torch.compile(model) would raise a KeyError of Inductor's, which has no code for the device",
+        functools.cache(_compile_op_by_op),
     ),
     Cure(
         "casts of weights dropped when autocast ends",

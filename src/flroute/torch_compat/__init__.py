@@ -40,7 +40,7 @@ from flroute.torch_compat.collectives import (
     unboxed_group,
     with_prefix,
 )
-from flroute.torch_compat.compiling import aot_backend, compile_op_by_op, dynamo_is_imported, is_about
+from flroute.torch_compat.compiling import aot_backend, compile_op_by_op, dynamo_is_imported
 from flroute.torch_compat.device_slot import (
     PRIVATEUSE1,
     DeviceGuardPatch,
@@ -225,7 +225,6 @@ __all__ = [
     "implementation_in_aten",
     "in_backward",
     "increment_versions",
-    "is_about",
     "is_file_store",
     "is_overload",
     "join_profiler",

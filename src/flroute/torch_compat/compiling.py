@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -32,14 +33,26 @@ def dynamo_is_imported() -> bool:
     return "torch._dynamo" in sys.modules
 
 
-def is_about(graph: Graph, examples: Any, kind: str) -> bool:
+def compile_op_by_op(kind: str) -> None:
+    """Have ``torch.compile`` run the graphs of a device, for which Inductor has no code, op by op as ``aot_eager`` does.
+
+    Args:
+        kind: the device's type. Graphs without a tensor on such a device stay with Inductor.
+    """
+    original = torch._TorchCompileInductorWrapper.__call__
+
+    @functools.wraps(original)
+    def compile_graph(self: Any, graph: Graph, examples: Any, **kwargs: Any) -> Any:
+        if _is_about(graph, examples, kind):
+            from torch._dynamo import lookup_backend
+
+            return lookup_backend("aot_eager")(graph, examples)
+        return original(self, graph, examples, **kwargs)
+
+    torch._TorchCompileInductorWrapper.__call__ = compile_graph  # type: ignore[method-assign]
+
+
+def _is_about(graph: Graph, examples: Any, kind: str) -> bool:
     """Whether a graph of Dynamo's takes or makes a tensor on a device of the type ``kind``."""
     made = (node.meta.get("example_value") for node in graph.graph.nodes)
     return any(isinstance(one, torch.Tensor) and one.device.type == kind for one in (*examples, *made))
-
-
-def compile_op_by_op(graph: Graph, examples: Any) -> Any:
-    """``graph`` as AOTAutograd has it, run op by op."""
-    from torch._dynamo import lookup_backend
-
-    return lookup_backend("aot_eager")(graph, examples)

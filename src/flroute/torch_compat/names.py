@@ -74,6 +74,7 @@ PRIVATE_NAMES: dict[str, str] = {
     "torch.random._seed_custom_device": "torch.manual_seed reaching the device",
     "torch._GLOBAL_DEVICE_CONTEXT": "the default device a script chose, undone after a session",
     "torch.backends.__allow_nonbracketed_mutation": "flags of torch.backends set back after a session",
+    "torch._TorchCompileInductorWrapper.__call__": "graphs on the device, which Inductor has no code for",
     "torch._C._dynamo.eval_frame.set_code_exec_strategy": "keeping Dynamo out of the router",
 }
 
@@ -108,9 +109,7 @@ DYNAMO_NAMES: dict[str, str] = {
     "torch._dynamo.source.CallFunctionNoArgsSource": "code compiled for one meaning of cuda is not run under another",
     "torch._dynamo.guards.GuardBuilder.EQUALS_MATCH": "code compiled for one meaning of cuda is not run under another",
     "torch._guards.tracing": "code compiled for one meaning of cuda is not run under another",
-    "torch._dynamo.lookup_backend": "graphs on the device, which Inductor has no code for",
     "torch._dynamo.exc.unimplemented": "leaving a call to Python",
-    "torch._TorchCompileInductorWrapper.__call__": "graphs on the device, which Inductor has no code for",
 }
 """Needed once this process has imported ``torch._dynamo``, and code is compiled under the alias of cuda."""
 
