@@ -62,7 +62,9 @@ def test_torch_compile_runs_graphs_of_the_device_op_by_op(session: bool) -> None
     expected = [parameter.grad for parameter in model.parameters()]
     there = copy.deepcopy(model).to(DEVICE)
     there.zero_grad()
-    with flroute.enable(DEVICE, fallback="error", default_device=False) if session else nullcontext() as opened:
+    with (
+        flroute.enable(DEVICE, fallback="error", default_device=False) if session else nullcontext() as opened
+    ):
         torch.compile(there)(x.to(DEVICE)).sum().backward()
     for parameter, wanted in zip(there.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad.cpu(), wanted)

@@ -39,7 +39,7 @@ def compile_op_by_op(kind: str) -> None:
     Args:
         kind: the device's type. Graphs without a tensor on such a device stay with Inductor.
     """
-    original = torch._TorchCompileInductorWrapper.__call__
+    original: Callable[..., Any] = torch._TorchCompileInductorWrapper.__call__
 
     @functools.wraps(original)
     def compile_graph(self: Any, graph: Graph, examples: Any, **kwargs: Any) -> Any:
@@ -49,7 +49,7 @@ def compile_op_by_op(kind: str) -> None:
             return lookup_backend("aot_eager")(graph, examples)
         return original(self, graph, examples, **kwargs)
 
-    torch._TorchCompileInductorWrapper.__call__ = compile_graph  # type: ignore[method-assign]
+    torch._TorchCompileInductorWrapper.__call__ = compile_graph  # type: ignore[method-assign,assignment]
 
 
 def _is_about(graph: Graph, examples: Any, kind: str) -> bool:
