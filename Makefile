@@ -18,7 +18,7 @@ help:  ## what can be made
 demo: $(READY)  ## train a small CNN on the host and on the device, and account for every call (ARGS="--epochs 2")
 	$(BIN)/flroute demo $(ARGS)
 
-test: $(READY)  ## what CI runs: PyTorch's databases in full for float32, at most a third of the samples for other dtypes and vendors
+test: $(READY)  ## what CI runs: PyTorch's databases in full for float32, at most a fifth of the samples for other dtypes and vendors
 	$(PYTEST) tests/conformance --conformance-device=opaque
 	$(PYTEST) -m "not slow"
 

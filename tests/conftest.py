@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--samples",
         choices=("some", "all"),
         default="some",
-        help="dtypes other than float32, and other vendors than the reference: every third sample of each op, at most 20, "
+        help="dtypes other than float32, and other vendors than the reference: every fifth sample of each op, at most 10, "
         "or all of them (default: some)",
     )
 
