@@ -270,6 +270,19 @@ def test_what_dynamo_leaves_to_python_is_done_there(function: Function) -> None:
         assert torch.equal(found, expected)
 
 
+def test_what_dynamo_kept_from_before_is_not_what_it_hears() -> None:
+    """It keeps a handler for ``isinstance`` of a tensor and a class, once a function had one."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x * (2 if isinstance(x, torch.Tensor) else 3)
+
+    x = torch.arange(3.0, device="fl")
+    assert compiled(function)[0](x).tolist() == [0, 2, 4]
+    with flroute.enable(alias=("cuda",)):
+        assert torch.equal(compiled(_old_types)[0](x), _old_types(x))
+    assert compiled(function)[0](x).tolist() == [0, 2, 4]
+
+
 def test_nothing_insists_on_one_graph_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="flroute"), flroute.enable(alias=("cuda",)):
         function = torch.compile(_events, backend="eager", fullgraph=True)

@@ -63,3 +63,17 @@ def test_a_process_group_of_an_accelerator_process_gets_it_unasked() -> None:
         assert [device.type for device in dist.group.WORLD._device_types] == ["fl"]
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("size", [0, 1])
+@pytest.mark.usefixtures("one_rank")
+def test_one_element_and_none_go_with_any_stride(size: int) -> None:
+    """PyTorch calls them contiguous, and cannot see them as bytes."""
+    x = torch.tensor(3.0, device="fl").expand(size)
+    assert x.stride() == (0,)
+    dist.broadcast(x, 0)
+    for dtype in (torch.float32, torch.bfloat16, torch.int16):
+        y = torch.tensor(3, device="fl", dtype=dtype).expand(size)
+        dist.all_reduce(y)
+        assert y.tolist() == [3] * size
+    assert x.tolist() == [3] * size

@@ -79,6 +79,7 @@ def _patches() -> Iterator[Patch]:
         ("TensorVariable.call_method", _method_of_tensor),
         ("UserDefinedClassVariable.call_function", _made),
         ("BuiltinVariable.call_isinstance", _isinstance),
+        ("BuiltinVariable.call_function_handler_cache", _emptied),
         ("UserFunctionVariable.call_function", _constant),
         ("SkipFunctionVariable.call_function", _constant),
         ("TorchInGraphFunctionVariable.call_function", _allowed),
@@ -179,6 +180,11 @@ def _isinstance(original: Any) -> Any:
         return original(self, tx, arg, kinds)
 
     return call
+
+
+def _emptied(_original: Any) -> dict[Any, Any]:
+    """For a while Dynamo finds its handlers anew: those that it keeps hold the methods that were there before."""
+    return {}
 
 
 def _flat(kinds: Any) -> Iterator[Any]:

@@ -103,12 +103,11 @@ class HostSide:
                 transfers.move(tensor, self._host, transfers.Moved())
         else:
             self._host = host_alias(tensor) if tensor.device.type == DEVICE_TYPE else tensor.detach()
+        flat = self._host.as_strided((tensor.numel(),), (1,))  # one element is contiguous with any stride
         if reduction is None:
-            self.flat = self._host.reshape(-1).view(torch.uint8)
-        elif in_place:
-            self.flat = self._host.reshape(-1).view(reduction.dtype)
+            self.flat = flat.view(torch.uint8)
         else:
-            self.flat = self._host.reshape(-1).to(reduction.dtype)
+            self.flat = flat.view(reduction.dtype) if in_place else flat.to(reduction.dtype)
 
     def write_back(self, ranks: int) -> None:
         """Bring what has come to where it belongs.

@@ -65,6 +65,14 @@ def resolved(tensor: torch.Tensor) -> torch.Tensor:
     return torch.neg(neg_view(tensor)) if tensor.is_neg() else tensor
 
 
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a dense tensor's elements, in order."""
+    flat = tensor.contiguous().as_strided(
+        (tensor.numel(),), (1,)
+    )  # PyTorch calls any stride of one element contiguous
+    return flat.view(torch.uint8)
+
+
 def map_values(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
     """An argument with each tensor in it, in lists too, replaced by what ``function`` makes of it."""
     if isinstance(value, torch.Tensor):

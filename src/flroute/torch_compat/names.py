@@ -98,6 +98,7 @@ DYNAMO_NAMES: dict[str, str] = {
     "torch._dynamo.variables.SkipFunctionVariable.call_function": "torch.cuda.is_available() and its kin in traced code",
     "torch._dynamo.variables.TorchInGraphFunctionVariable.call_function": "functions that a user allows in graphs",
     "torch._dynamo.variables.BuiltinVariable.call_isinstance": "torch.cuda.FloatTensor in traced code",
+    "torch._dynamo.variables.BuiltinVariable.call_function_handler_cache": "torch.cuda.FloatTensor in traced code",
     "torch._dynamo.variables.torch_function.TorchFunctionModeVariable.call_torch_function": "the alias of cuda among modes",
     "torch._dynamo.variables.StreamContextVariable.enter": "streams that stand for cuda's in traced code",
     "torch._dynamo.variables.torch_function.SymbolicTorchFunctionState.in_torch_function_mode": "the alias of cuda among modes",

@@ -20,6 +20,7 @@ from flroute.drift.compare.run import Origin, Run, Tensors
 from flroute.drift.compare.sides import Place, place_named, seeded
 from flroute.drift.compare.trees import named_tensors
 from flroute.drift.compare.watcher import Watcher
+from flroute.drift.host_values import bytes_of
 from flroute.routing.node_modules import marked
 from flroute.vocabulary import Phase
 
@@ -180,5 +181,5 @@ def _digest(*tensors: torch.Tensor) -> str:
     for tensor in tensors:
         host = on_host(tensor)
         if host is not None:
-            found.update(host.reshape(-1).view(torch.uint8).numpy().data)
+            found.update(bytes_of(host).numpy().data)
     return found.hexdigest()[:16]

@@ -12,7 +12,7 @@ from weakref import ref
 import torch
 
 from flroute.device.table import DEVICE_TYPE
-from flroute.drift.host_values import is_dense, map_values, seen_from_host, tensors_of, wide
+from flroute.drift.host_values import bytes_of, is_dense, map_values, seen_from_host, tensors_of, wide
 from flroute.drift.reference import without_modes
 from flroute.drift.shadow.ledger import Place, Violation
 from flroute.routing.expected import expected_results
@@ -215,16 +215,12 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether both are the same, of whatever dtype; a NaN is one whatever its bits, and zero whatever its sign."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    if torch.equal(_bytes_of(one), _bytes_of(other)):
+    if torch.equal(bytes_of(one), bytes_of(other)):
         return True
     if not (one.is_floating_point() or one.is_complex()):
         return False
     one, other = one.to(wide(one.dtype)), other.to(wide(other.dtype))
     return bool(((one == other) | (one.isnan() & other.isnan())).all())
-
-
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 def _counted(facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
