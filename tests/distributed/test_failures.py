@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 
 import pytest
 import torch.distributed as dist
@@ -105,3 +107,39 @@ def test_a_port_in_use_is_named_at_once() -> None:
         with pytest.raises(dist.DistNetworkError, match=rf"(?s)port: {port}\b.*EADDRINUSE"):
             dist.init_process_group("flroute", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=2)
     assert not dist.is_initialized()
+
+
+DESTROYED = """
+import threading
+import torch, flroute
+import torch.distributed as dist
+from flroute.distributed.host_side import HostSide
+
+flroute.device("reference")
+dist.init_process_group("flroute", store=dist.HashStore(), rank=0, world_size=1)
+write_back, landing, go_on = HostSide.write_back, threading.Event(), threading.Event()
+
+def slowly(self, ranks):
+    if threading.current_thread() is not threading.main_thread():
+        landing.set()
+        go_on.wait()
+    write_back(self, ranks)
+
+HostSide.write_back = slowly
+x = torch.ones(1 << 20, device="fl")
+while not landing.wait(0.01):  # some are over before they can be listened to, and land in this thread
+    dist.all_reduce(x, async_op=True)
+threading.Timer(0.5, go_on.set).start()
+dist.destroy_process_group()
+go_on.wait()
+threading.Event().wait(0.5)
+print("done")
+"""
+
+
+def test_a_group_that_is_destroyed_while_a_collective_ends() -> None:
+    """gloo's own thread must not be the last that holds the group: at its end it would wait for itself."""
+    ended = subprocess.run(
+        [sys.executable, "-c", DESTROYED], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr[-2000:]

@@ -192,7 +192,7 @@ class CollectiveHandler:
         flight = Flight(
             str(entry),
             _written(call, collective) if in_background else (),  # else nobody asks for a future
-            finish=lambda: lowered.finish(gloo_call),
+            finish=lowered.finish_of(gloo_call),
             explain=partial(group.roll_call.explain, entry),
             calls_back=in_background,
         )
@@ -211,9 +211,7 @@ class CollectiveHandler:
             return CollectiveError(f"{title} {group.roll_call.here} failed: {error}")
 
         written = _written(arguments, self._collective)
-        flight = Flight(
-            title, written, finish=lambda: lowered.finish(call), explain=explain, calls_back=False
-        )
+        flight = Flight(title, written, finish=lowered.finish_of(call), explain=explain, calls_back=False)
         handle = handle_of(flight)
         flight.take_off(lambda: self._collective.start(call))
         return handle
@@ -296,12 +294,22 @@ class _Lowered:
             self._sides[id(tensor)] = side
         return side.flat
 
-    def finish(self, call: Call) -> None:
-        """Bring what gloo has brought to the device."""
-        for step in call.afterwards:
-            step()
-        for side in self._written:
-            side.write_back(call.size)
+    def finish_of(self, call: Call) -> Callable[[], None]:
+        """What brings to the device what gloo has brought.
+
+        It holds no process group. gloo's thread is the last to have it where a group is destroyed while it works; with it the
+        group would end in its own thread, which ends the process.
+        """
+        return partial(_write_back, call.afterwards, self._written, call.size)
+
+
+def _write_back(
+    steps: Sequence[Callable[[], object]], sides: Sequence[HostSide | SparseSide], ranks: int
+) -> None:
+    for step in steps:
+        step()
+    for side in sides:
+        side.write_back(ranks)
 
 
 class _Waiting:
