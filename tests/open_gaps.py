@@ -19,11 +19,17 @@ _LOWRANK = {
     "conformance/test_opinfo.py::test_op[pca_lowrank-complex64]": "2.3 times the host's error in one element of a gradient",
     "conformance/test_opinfo.py::test_op[svd_lowrank-complex64]": "2.3 times the host's error in one element of a gradient",
 }
+_LOWRANK_COMPLEX = {
+    "conformance/test_opinfo.py::test_op[svd_lowrank-complex64]": (
+        "gradients of a randomized factorization magnify roundings, and OpenBLAS's of AVX-512 are not the host's: in 2 of 16 samples "
+        "2.1 and 2.8 times its error, where 2 are allowed"
+    ),
+}
 
 GAPS: dict[str, str] = _LBFGS if _AVX512 else {}
 
 ON_REFERENCE: dict[str, str] = {
-    **({} if _AVX512 else _LOWRANK),
+    **(_LOWRANK_COMPLEX if _AVX512 else _LOWRANK),
     "conformance/test_opinfo.py::test_op[special.bessel_j0-float64]": "the host is off by 4e-7 around 5",
     "conformance/test_opinfo.py::test_op[special.bessel_y1-float64]": "the host is off by 9e-7 around 5",
     "conformance/test_opinfo.py::test_op[unique-bfloat16]": "the stride of a dimension of size 1",

@@ -295,16 +295,19 @@ class _Lowered:
         return side.flat
 
     def finish_of(self, call: Call) -> Callable[[], None]:
-        """What brings to the device what gloo has brought.
+        """What brings to the device what gloo has brought; until then it holds every tensor, for gloo reads their memory itself.
 
         It holds no process group. gloo's thread is the last to have it where a group is destroyed while it works; with it the
         group would end in its own thread, which ends the process.
         """
-        return partial(_write_back, call.afterwards, self._written, call.size)
+        return partial(_write_back, call.afterwards, self._written, call.size, [*self._sides.values()])
 
 
 def _write_back(
-    steps: Sequence[Callable[[], object]], sides: Sequence[HostSide | SparseSide], ranks: int
+    steps: Sequence[Callable[[], object]],
+    sides: Sequence[HostSide | SparseSide],
+    ranks: int,
+    _held: Sequence[HostSide | SparseSide],
 ) -> None:
     for step in steps:
         step()
