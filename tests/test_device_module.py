@@ -153,10 +153,13 @@ def test_properties() -> None:
         assert torch.fl.get_device_properties().vendor == "opaque"
 
 
-def test_synchronize() -> None:
-    torch.fl.synchronize()
-    torch.fl.synchronize(1)
-    torch.fl.synchronize("fl:2")
+@pytest.mark.parametrize("device", [None, 1, "fl:2"])
+def test_synchronize(device: int | str | None) -> None:
+    with torch.fl.device(0 if device is None else device):
+        event = torch.fl.Event()
+        event.record()
+        torch.fl.synchronize(device)
+        assert event.query()
 
 
 def test_autocast_dtypes() -> None:

@@ -87,7 +87,7 @@ def _tried(name: str, about: str, run: Callable[[_Asked], Tensors], asked: _Aske
         return Way(name, about, run(asked))
     except (
         Exception
-    ) as error:  # a way that cannot run the model is a finding; tracers and compilers raise anything
+    ) as error:  # tracers and compilers raise anything: that a way cannot run the model is a finding
         if name == _FIRST:
             raise
         said = str(error).strip().partition("\n")[0]

@@ -110,9 +110,8 @@ class ShadowTensor(torch.Tensor):
         return wrapped
 
 
-skip_in_dynamo(
-    ShadowTensor.__torch_dispatch__
-)  # compiled functions run as they stand: each call is to be seen
+# Compiled functions run as they stand: each call is to be seen.
+skip_in_dynamo(ShadowTensor.__torch_dispatch__)
 
 
 def _sharing_memory(given: list[ShadowTensor], wrapped: Any) -> None:
